@@ -1,0 +1,114 @@
+"""Frozen settings, one dataclass per concern. The command line is derived from these fields: a field
+``max_num_seqs`` is the flag ``--max-num-seqs``, its metadata ``help`` the help text, ``choices`` the choices.
+
+A config is never changed after construction: derive a new one with ``dataclasses.replace``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from forno.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:
+    """A documented field. ``metadata`` may hold ``choices`` and ``metavar`` for the command line."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and how its weights are held."""
+
+    model: str = option(
+        DEFAULT_MODEL, "A GGUF file, a directory with config.json and safetensors, hf:owner/name[:file], or a built-in name."
+    )
+    served_model_name: str = option("", "The name clients use; default: the model's own name.")
+    quantize: str = option(
+        "none", "Quantize fp32/fp16/bf16 weights while loading, in groups of 32.", choices=("none", "int8", "int4")
+    )
+    max_model_len: int = option(0, "Longest prompt plus output in tokens; 0: the model's own, or what the KV memory holds.")
+    chat_template: str = option("", "A file with a Jinja chat template, instead of the model's own.")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuConfig:
+    """Which cores and which instruction set compute."""
+
+    threads: int = option(0, "Compute threads; 0: what affinity and the cgroup quota allow.")
+    isa: str = option("auto", "Instruction set of the kernels.", choices=("auto", "avx512", "avx2", "portable"))
+    disable_passes: str = option("", "Comma-separated fusion passes to leave out, for measurement (see `forno program`).")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The KV cache. Its memory is bounded at start."""
+
+    block_size: int = option(32, "Tokens per KV block; a multiple of 32.")
+    kv_cache_dtype: str = option(
+        "auto", "Type of cached K and V; auto: bf16, float32 for float32 weights.", choices=("auto", "bf16", "int8", "float32")
+    )
+    kv_cache_memory: float = option(0.0, "GiB for the KV cache; 0: a quarter of the free memory, at most 4.")
+    num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
+    enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
+
+    def __post_init__(self) -> None:
+        if self.block_size < 32 or self.block_size % 32:
+            raise ConfigError(f"--block-size must be a multiple of 32, got {self.block_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Who runs in the next step."""
+
+    max_num_seqs: int = option(64, "Most requests in one step.")
+    max_num_batched_tokens: int = option(512, "Token budget of one step.")
+    enable_chunked_prefill: bool = option(True, "Split long prompts over steps so that decodes keep flowing.")
+    long_prefill_token_threshold: int = option(0, "Longest chunk of one prompt per step; 0: the whole budget.")
+    scheduling_policy: str = option(
+        "fcfs", "Order of admission: arrival, or priority (lower first).", choices=("fcfs", "priority")
+    )
+    batching: str = option(
+        "continuous",
+        "continuous; static: a full batch runs to its end; dynamic: a batch starts when full or after a delay.",
+        choices=("continuous", "static", "dynamic"),
+    )
+    batch_max_delay: float = option(0.05, "Seconds that dynamic batching waits for a batch to fill.")
+    max_num_queued_reqs: int = option(1024, "Waiting requests before new ones are refused with 429; 0: no limit.")
+    max_num_queued_tokens: int = option(0, "Waiting prompt tokens before new requests are refused; 0: no limit.")
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ConfigError(f"--max-num-seqs must be at least 1, got {self.max_num_seqs}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least "
+                f"--max-num-seqs ({self.max_num_seqs}), or a full batch could not decode in one step"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP front."""
+
+    host: str = option("127.0.0.1", "Address to bind; loopback unless you say otherwise.")
+    port: int = option(8000, "Port to bind; 0 picks a free one.")
+    api_key: str = option("", "Key that clients must send as a bearer token; comma-separated for several.")
+    api_key_file: str = option("", "File with one key per line.")
+    max_body_bytes: int = option(8 << 20, "Largest request body in bytes.")
+    metrics_prefix: str = option("forno", "Prefix of the Prometheus names.", choices=("forno", "vllm"))
+    shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
+    request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything an engine is built from."""
+
+    model: ModelConfig = ModelConfig()
+    cpu: CpuConfig = CpuConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()

@@ -1,0 +1,146 @@
+// Plain data shared by the executor and every kernel. No behaviour, no allocation, no standard-library
+// containers: this header is compiled into one build unit per instruction set, and an inline function
+// instantiated there could be chosen by the linker for a machine that cannot run it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace forno {
+
+enum class DType : int32_t { F32 = 0, BF16 = 1, S8 = 2, I32 = 3 };
+
+// A 2-D value: row r starts at data + r * stride (bytes, a multiple of 64 for whole buffers).
+// F32 and BF16 rows are plain arrays and may be column views (data already points at the first column).
+// An S8 row holds  int8 q[width] | float scale[width / 32] | int32 sum[width / 32]  with width % 32 == 0;
+// x[i] ~= q[i] * scale[i / 32], sum[g] = sum of q over group g. S8 values are never column views.
+struct View {
+  char* data;
+  int64_t stride;
+  int32_t width;
+  DType dtype;
+};
+
+// What a worker of the pool gets for one op. `ticket` is zero when the op starts and shared by all workers:
+// take units of work from it with atomic_fetch_add (see work.hpp). Nothing may depend on which worker did what.
+struct Worker {
+  int32_t id;
+  int32_t count;
+  char* scratch;          // private, 4096-aligned
+  size_t scratch_bytes;   // at least kScratchBytes
+  int32_t* ticket;        // on its own cache line
+};
+constexpr size_t kScratchBytes = size_t(4) << 20;
+
+// One sequence's part of the step: rows [row0, row0 + num_tokens) hold its tokens at positions start, start + 1, ...
+struct Span {
+  int32_t slot;           // index into the resident request table
+  int32_t start;
+  int32_t num_tokens;
+  int32_t row0;
+  const int32_t* blocks;  // block ids covering start + num_tokens positions
+};
+
+// One row whose logits are needed.
+struct Output {
+  int32_t row;            // row of the step
+  int32_t slot;           // request
+  int32_t position;       // position of the row's token; the sampled one goes to position + 1
+  int32_t target;         // >= 0: score this known next token (prompt log-probabilities); -1: sample
+};
+
+struct Step {
+  int32_t num_rows;
+  int32_t num_spans;
+  int32_t num_outputs;
+  const int32_t* token_ids;   // [num_rows]
+  const int32_t* positions;   // [num_rows]
+  const int32_t* row_span;    // [num_rows] index into spans
+  const Span* spans;
+  const Output* outputs;
+};
+
+enum class KvDType : int32_t { BF16 = 0, INT8 = 1, F32 = 2 };
+constexpr int32_t kPage = 32;  // tokens per page; a block is block_size / 32 pages
+
+// One layer's paged cache. Block b, kv head h, page p starts at
+//   base + b * block_stride + h * head_stride + p * page_stride
+// and holds K then V (then fp32 scales for INT8), dims padded to dp = round_up(dim, 16) with zeros:
+//   BF16: K [dp/2][32 tokens][2]      V [16 token pairs][dp][2]
+//   INT8: K u8 (q + 128) [dp/4][32][4]  V s8 [8 token quads][dp][4]  k_scale[32]  v_scale[32]
+//   F32:  K [dp][32]                  V [32][dp]
+// Unused token slots hold finite values (pages are zeroed when the arena is made).
+struct KvCache {
+  char* base;
+  int64_t block_stride, head_stride, page_stride;
+  int64_t v_offset, k_scale_offset, v_scale_offset;  // inside a page
+  int32_t kv_heads, k_dim, v_dim;
+  int32_t block_size;
+  KvDType dtype;
+};
+
+struct PackedMatrix;  // packed.hpp
+
+struct EmbedArgs { View out; const PackedMatrix* weight; };
+struct RmsNormArgs { View x, out; const float* weight; float eps; int32_t group; };  // out F32, BF16 or S8
+struct QuantizeArgs { View x, out; };                                               // F32 -> S8 or BF16
+struct AddArgs { View a, b, out; };
+struct SiluMulArgs { View gate, up, out; };                                         // out F32, BF16 or S8
+struct GatherArgs { View x, out; };                                                 // rows Step::outputs[i].row
+struct RopeArgs { View x, out; int32_t heads, head_dim, rope_dim; const float* cos_sin; };
+// cos_sin: [max_positions][rope_dim]: cos of each pair, then sin of each pair; attention_factor applied.
+struct KvWriteArgs { View k, v; KvCache cache; };
+struct QkvPrepareArgs {
+  View x, out;            // x F32: q | k | v side by side; out F32: rotated q
+  KvCache cache;
+  int32_t heads, kv_heads, head_dim, rope_dim;
+  const float* cos_sin;
+  const float* q_norm;    // [head_dim] or null
+  const float* k_norm;
+  float eps;
+};
+struct AttentionArgs {
+  View q, out;            // q F32 [rows][heads * head_dim]; out F32, BF16 or S8
+  KvCache cache;
+  int32_t heads, kv_heads, head_dim;
+  float scale;
+  int32_t window;         // 0: no limit
+  float softcap;          // 0: none
+  char* shared;           // partial results of split sequences, shared by the workers
+  size_t shared_bytes;
+};
+
+constexpr int32_t kMaxParts = 4;
+struct LinearPart { const PackedMatrix* weight; const float* bias; int32_t column; };  // first output column
+struct LinearArgs {
+  View x;                 // F32, BF16 or S8, whatever the weights' codec wants
+  View out;               // F32, BF16 or S8
+  View residual;          // data null: none. F32; may be the same memory as out
+  int32_t num_parts;
+  LinearPart parts[kMaxParts];
+  int32_t silu_mul;       // 1: parts[0] is gate and up interleaved (see packed.hpp), out width = its n / 2
+  int32_t axis_outputs;   // 1: rows are Step::num_outputs (or [row_begin, row_end)), else Step::num_rows
+  int32_t row_begin, row_end;  // used when row_end > 0: only these rows of x and out (out row 0 is row_begin)
+};
+
+// One instruction set's kernels. Every function is called by all workers of the pool at once and returns when its
+// share is done; the executor puts a barrier behind each op.
+struct KernelTable {
+  const char* name;
+  void (*embed)(const EmbedArgs&, const Step&, Worker&);
+  void (*rms_norm)(const RmsNormArgs&, int32_t rows, Worker&);
+  void (*quantize)(const QuantizeArgs&, int32_t rows, Worker&);
+  void (*add)(const AddArgs&, int32_t rows, Worker&);
+  void (*silu_mul)(const SiluMulArgs&, int32_t rows, Worker&);
+  void (*gather)(const GatherArgs&, const Step&, Worker&);
+  void (*rope)(const RopeArgs&, const Step&, Worker&);
+  void (*kv_write)(const KvWriteArgs&, const Step&, Worker&);
+  void (*qkv_prepare)(const QkvPrepareArgs&, const Step&, Worker&);
+  void (*attention)(const AttentionArgs&, const Step&, Worker&);
+  void (*linear)(const LinearArgs&, int32_t rows, Worker&);
+};
+
+const KernelTable* kernels_avx512();    // null where the build has none
+const KernelTable* kernels_avx2();
+const KernelTable* kernels_portable();
+
+}  // namespace forno

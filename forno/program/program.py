@@ -1,0 +1,111 @@
+"""``Program``: what one step computes, as a flat list of ops on named values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from forno.program.formats import FORMATS
+from forno.program.ops import Op, RopeSpec
+from forno.program.shape import Cost, StepShape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """What a loader must bind: shape as in Hugging Face (linear weights are ``[out, in]``) and how it is held."""
+
+    shape: tuple[int, ...]
+    format: str = "bf16"
+    """A key of ``forno.program.formats.FORMATS``. From a bare config it is the config's dtype."""
+
+    @property
+    def bits(self) -> float:
+        return FORMATS[self.format].bits
+
+    @property
+    def unit(self) -> str:
+        return FORMATS[self.format].unit
+
+    @property
+    def elements(self) -> int:
+        n = 1
+        for dim in self.shape:
+            n *= dim
+        return n
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.bits / 8
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """One layer's cache. The block pool is built from these, so new kinds need no new cache code above the runner."""
+
+    kind: str
+    """``paged``: keys and values of every position. (``window`` and ``state`` are for other architectures.)"""
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    dtype: str = "bf16"
+    """``bf16``, ``int8`` (an fp32 scale per token and head for each of K and V) or ``float32``."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        width = {"bf16": 2, "int8": 1, "float32": 4}[self.dtype]
+        scales = 8 if self.dtype == "int8" else 0
+        return self.kv_heads * ((self.k_dim + self.v_dim) * width + scales)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A flat, ordered list of ops. Immutable: passes return new programs."""
+
+    name: str
+    ops: tuple[Op, ...]
+    values: Mapping[str, Value]
+    weights: Mapping[str, WeightSpec]
+    caches: Mapping[str, CacheSpec]
+    ropes: Mapping[str, RopeSpec] = field(default_factory=dict)
+    vocab_size: int = 0
+    max_positions: int = 0
+    """Longest sequence the model was made for."""
+    passes: tuple[str, ...] = ()
+    """Names of the passes already applied, in order."""
+
+    def cost(self, shape: StepShape) -> Cost:
+        """Total work of one step."""
+        total = Cost()
+        for op in self.ops:
+            total = total + op.cost(self, shape)
+        return total
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return sum(c.bytes_per_token for c in self.caches.values() if c.kind == "paged")
+
+    @property
+    def weight_bytes(self) -> float:
+        return sum(w.bytes for w in self.weights.values())
+
+    def with_formats(self, formats: Mapping[str, str]) -> Program:
+        """The same program with the weights held as ``formats`` says (missing names keep theirs)."""
+        weights = {n: replace(w, format=formats.get(n, w.format)) for n, w in self.weights.items()}
+        return replace(self, weights=weights)
+
+    def with_kv_dtype(self, dtype: str) -> Program:
+        """The same program with its paged caches held as ``dtype``."""
+        return replace(self, caches={n: replace(c, dtype=dtype) for n, c in self.caches.items()})
+
+    def check_integrity(self) -> None:
+        """Every value is defined once before use, every weight and cache named exists; raises AssertionError."""
+        defined = {"token_ids", "positions"}
+        for op in self.ops:
+            for name in op.inputs:
+                assert name in defined, f"{op} reads {name} before it is defined"
+            for name in op.weight_names:
+                assert name in self.weights, f"{op} names an unknown weight {name}"
+            for name in op.outputs:
+                assert name in self.values, f"{op} writes the undeclared value {name}"
+                assert name not in defined, f"{name} is defined twice"
+                defined.add(name)
