@@ -38,4 +38,4 @@ def build(name: str, cfg: DecoderConfig, *, q_k_norm: bool = False, o_bias: bool
         x = p.add(x, p.linear(p.silu_mul(gate, up), "mlp.down_proj", cfg.hidden_size, bias=mlp_bias))
     h = p.rms_norm(p.last_rows(x), "norm", eps)  # [outputs, hidden]: logits only where a token is needed
     head = "model.embed_tokens" if cfg.tie_word_embeddings else "lm_head"
-    return p.finish(p.linear(h, head, cfg.vocab_size, absolute=True))
+    return p.finish(p.linear(h, head, cfg.vocab_size, absolute=True, out="logits"))

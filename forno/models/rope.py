@@ -44,12 +44,12 @@ def _default(inv_freq: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
 
 def _linear(inv_freq: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
     """Positions are divided by ``factor`` (2306.15595)."""
-    return inv_freq / np.float32(checked_number("rope factor", settings.get("factor"), 1.0, 1e6))
+    return inv_freq / np.float32(checked_number("rope factor", settings.get("factor"), 1e-3, 1e6))
 
 
 def _llama3(inv_freq: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
     """Llama 3.1: long wavelengths are divided by ``factor``, short ones kept, those between blended."""
-    factor = np.float32(checked_number("rope factor", settings.get("factor"), 1.0, 1e6))
+    factor = np.float32(checked_number("rope factor", settings.get("factor"), 1e-3, 1e6))
     low = checked_number("low_freq_factor", settings.get("low_freq_factor"), 1e-6, 1e6)
     high = checked_number("high_freq_factor", settings.get("high_freq_factor"), 1e-6, 1e6)
     if high <= low:

@@ -50,8 +50,9 @@ def _elements(program: Program, names: tuple[str, ...], shape: StepShape) -> flo
 
 
 def _activation_bytes(op: Op, program: Program, shape: StepShape) -> float:
-    names = op.inputs + op.outputs
-    return float(sum(shape.size(program.values[n].axis) * program.values[n].bytes_per_row for n in names))
+    known = [program.values[n] for n in op.inputs + op.outputs if n in program.values]
+    given = len(op.inputs) + len(op.outputs) - len(known)  # token_ids, positions: int32 per row
+    return float(sum(shape.size(v.axis) * v.bytes_per_row for v in known) + 4 * given * shape.rows)
 
 
 @dataclass(frozen=True, slots=True)
