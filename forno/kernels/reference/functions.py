@@ -1,7 +1,7 @@
 """What each op computes, as plain functions on float32 arrays. Knows no values by name, no types, no cache.
 
-A row's result depends on that row alone, to the bit: BLAS multiplies rows in slabs of a fixed size, since its summation
-order may depend on how many there are, and attention takes one query at a time over exactly the keys it sees.
+A row's result depends on that row alone, to the bit: rows are multiplied one by one, since the order in which BLAS sums
+may depend on how many there are and where they lie, and attention takes one query at a time over exactly its keys.
 """
 
 from __future__ import annotations
@@ -10,17 +10,11 @@ import numpy as np
 
 from forno.program.ops import RopeSpec
 
-_SLAB = 16
-
-
 def matmul_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """``x [rows, k] @ weight [n, k].T`` in float32; the order of the sum over ``k`` is BLAS's."""
+    """``x [rows, k] @ weight [n, k].T`` in float32; the order of the sum over ``k`` is BLAS's for one row."""
     out = np.empty((len(x), len(weight)), np.float32)
-    slab = np.zeros((_SLAB, x.shape[1]), np.float32)
-    for i in range(0, len(x), _SLAB):
-        part = x[i : i + _SLAB]
-        slab[: len(part)] = part
-        out[i : i + len(part)] = (slab @ weight.T)[: len(part)]
+    for row, result in zip(np.ascontiguousarray(x), out, strict=True):
+        np.matmul(weight, row, out=result)
     return out
 
 
