@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,7 +113,9 @@ JUNK = st.one_of(
     st.floats(),
     st.text(max_size=5),
     st.lists(st.integers(), max_size=3),
-    st.dictionaries(st.sampled_from(["rope_type", "type", "factor", "rope_theta", "factors"]), st.integers() | st.text(max_size=8)),
+    st.dictionaries(
+        st.sampled_from(["rope_type", "type", "factor", "rope_theta", "factors"]), st.integers() | st.text(max_size=8)
+    ),
 )
 
 
@@ -120,10 +123,8 @@ JUNK = st.one_of(
 @given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(st.sampled_from(FIELDS), JUNK, min_size=1, max_size=3))
 def test_junk_in_any_field_is_a_named_error_or_a_sound_program(name: str, junk: dict[str, Any]) -> None:
     small = {k: v for k, v in junk.items() if k != "num_hidden_layers" or not isinstance(v, int) or v not in range(5, 1025)}
-    try:
-        build_program({**CONFIGS[name], **small})
-    except ModelError as error:
-        assert str(error)
+    with suppress(ModelError):
+        build_program({**CONFIGS[name], **small})  # anything but a ModelError fails the test
 
 
 def windows(config: dict[str, Any]) -> list[int]:
@@ -135,7 +136,10 @@ def test_windows_by_layer() -> None:
     assert windows({**mistral, "sliding_window": 40}) == [40, 40]
     assert windows({**mistral, "sliding_window": None}) == [0, 0]
     assert windows({**mistral, "sliding_window": 256}) == [0, 0]  # as long as the context: no limit
-    assert windows({k: v for k, v in mistral.items() if k != "sliding_window"} | {"max_position_embeddings": 8192}) == [4096, 4096]
+    assert windows({k: v for k, v in mistral.items() if k != "sliding_window"} | {"max_position_embeddings": 8192}) == [
+        4096,
+        4096,
+    ]
     assert windows(qwen) == [0, 5]
     assert windows({**qwen, "use_sliding_window": False}) == [0, 0]
     assert windows({**qwen, "layer_types": ["sliding_attention", "full_attention"]}) == [5, 0]

@@ -10,6 +10,7 @@ import numpy as np
 
 from forno.program.ops import RopeSpec
 
+
 def matmul_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """``x [rows, k] @ weight [n, k].T`` in float32; the order of the sum over ``k`` is BLAS's for one row."""
     out = np.empty((len(x), len(weight)), np.float32)
@@ -20,7 +21,8 @@ def matmul_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float, group: int = 0) -> np.ndarray:
     """Root-mean-square norm (1910.07467) over each ``group`` columns (0: all); ``weight [group]`` serves every group."""
-    groups = x.reshape(len(x), -1, group or x.shape[1])
+    size = group or x.shape[1]
+    groups = x.reshape(len(x), x.shape[1] // size, size)
     mean = np.mean(groups * groups, axis=-1, keepdims=True, dtype=np.float32)
     return (groups / np.sqrt(mean + np.float32(eps)) * weight).reshape(x.shape)
 
@@ -40,7 +42,7 @@ def cos_sin(rope: RopeSpec, positions: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def rotate(x: np.ndarray, heads: int, rope: RopeSpec, positions: np.ndarray) -> np.ndarray:
     """Rotate columns ``i`` and ``i + dim / 2`` of each head as a pair; columns from ``dim`` on pass through."""
     cos, sin = (t[:, None, :] for t in cos_sin(rope, positions))
-    head = x.reshape(len(x), heads, -1)
+    head = x.reshape(len(x), heads, x.shape[1] // heads)
     half = rope.dim // 2
     a, b = head[..., :half], head[..., half : rope.dim]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, head[..., rope.dim :]], axis=-1).reshape(x.shape)

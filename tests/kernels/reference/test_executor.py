@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ def tiny(name: str, form: str = "f32", kv: str = "bf16") -> Program:
     return apply(program.with_formats(dict.fromkeys(program.weights, form)).with_kv_dtype(kv))
 
 
-def chunked(program: Program, sequences: Sequence[list[int]], cuts: Sequence[Sequence[int]], order: list[int]) -> list[np.ndarray]:
+def chunked(
+    program: Program, sequences: Sequence[list[int]], cuts: Sequence[Sequence[int]], order: list[int]
+) -> list[np.ndarray]:
     """Logits of each sequence, computed in chunks that end at its ``cuts``, several sequences to a step."""
     executor = ReferenceExecutor(program, tiny_weights(program), len(order), BLOCK_SIZE)
     tables = [order[i :: len(sequences)] for i in range(len(sequences))]
@@ -92,6 +95,18 @@ def test_copied_blocks_continue_a_sequence_apart() -> None:
     executor.run(batch_of([([9], 5, [0])]))
     forked = executor.run(batch_of([(tokens[5:], 5, [1])]))["logits"]
     np.testing.assert_array_equal(forked[0], logits_of(program, weights, tokens)[5])
+
+
+@pytest.mark.parametrize("form", ["f32", "q8_0"])
+def test_a_step_without_outputs_fills_the_cache(form: str) -> None:
+    program, tokens = tiny("llama", form), tokens_for(2, 6)
+    weights = tiny_weights(program)
+    executor = ReferenceExecutor(program, weights, 1, BLOCK_SIZE)
+    batch = batch_of([(tokens[:5], 0, [0])])
+    quiet = executor.run(replace(batch, outputs=batch.outputs[:0]))
+    assert (quiet["logits"].shape, quiet["sampled"].shape) == ((0, 96), (0,))
+    rest = executor.run(batch_of([(tokens[5:], 5, [0])]))["logits"]
+    np.testing.assert_array_equal(rest[0], logits_of(program, weights, tokens)[5])
 
 
 def test_missing_and_misshapen_weights_are_named() -> None:
