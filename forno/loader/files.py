@@ -45,7 +45,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     """The content of a small file. Raises ``ModelError``, or ``CheckpointError`` beyond ``limit`` bytes."""
-    data = memoryview(map_file(path))
+    data = map_file(path).data
     if len(data) > limit:
         raise CheckpointError(f"{path} has {len(data)} bytes, more than the {limit} such a file may have")
     return bytes(data)

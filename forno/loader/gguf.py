@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-
 from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.checkpoint import Tensor
 from forno.loader.dequant import row_bytes

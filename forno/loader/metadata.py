@@ -49,7 +49,7 @@ class Cursor:
     __slots__ = ("arrays", "pos", "source", "strings", "view")
 
     def __init__(self, data: np.ndarray, source: str) -> None:
-        self.view = memoryview(data)
+        self.view = data.data
         self.source = source
         self.pos = 0
         self.strings = self.arrays = 0
