@@ -6,6 +6,7 @@ Knows no model format. Everything that can go wrong here becomes a named error w
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import stat
@@ -54,10 +55,10 @@ def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
 def parse_json_object(raw: bytes, source: str) -> dict[str, Any]:
     """Parse strictly: UTF-8, no NaN or infinity, no key twice, an object at the top. ``source`` is for messages."""
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise CheckpointError(f"{source}: the JSON is nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, the two hooks, integers of thousands of digits
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, the hooks below, integers of thousands of digits
         raise CheckpointError(f"{source}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{source}: expected a JSON object, found {type(value).__name__}")
@@ -73,5 +74,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)

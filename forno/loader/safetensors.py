@@ -55,23 +55,17 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _tensor(name: str, entry: Any, body: np.ndarray, path: Path) -> tuple[Tensor, int, int]:
     """One header entry as a tensor, with its range in ``body``."""
-    dtype, shape, offsets = (
-        (entry.get(k) for k in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else (None,) * 3
-    )
-    if (
-        not isinstance(dtype, str)
-        or not _are_sizes(shape)
-        or len(shape) > _MAX_DIMS
-        or not _are_sizes(offsets)
-        or len(offsets) != 2
-    ):
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), _sizes(fields.get("shape")), _sizes(fields.get("data_offsets"))
+    if not isinstance(dtype, str) or shape is None or len(shape) > _MAX_DIMS or offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{path}: the header entry of tensor {name!r} is malformed: {entry!r:.120}")
     if dtype not in DTYPES:
         raise UnsupportedError(f"{path}: tensor {name!r} has the dtype {dtype}; forno supports {', '.join(DTYPES)}")
     begin, end = offsets
     if not begin <= end <= len(body):
         raise CheckpointError(
-            f"{path}: tensor {name!r} lies at bytes {begin} to {end} of {len(body)}; the file is truncated or damaged: fetch it again"
+            f"{path}: tensor {name!r} lies at bytes {begin} to {end} of {len(body)}; "
+            "the file is truncated or damaged: fetch it again"
         )
     form = DTYPES[dtype]
     if math.prod(shape) * row_bytes(form, 1) != end - begin:
@@ -79,8 +73,9 @@ def _tensor(name: str, entry: Any, body: np.ndarray, path: Path) -> tuple[Tensor
     return Tensor(name, tuple(shape), form, body[begin:end]), begin, end
 
 
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+def _sizes(value: Any) -> list[int] | None:
+    """``value`` if it is a list of sizes, else None."""
+    return value if isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value) else None
 
 
 def _check_overlaps(ranges: list[tuple[int, int, str]], path: Path) -> None:
