@@ -58,13 +58,12 @@ def resolve(model: str, *, verify: bool = False) -> Path:
         return fetch_hub(parse(source), verify=verify)
     if name.startswith(PREFIX):
         return fetch_hub(parse(name), verify=verify)
-    path = Path(name).expanduser() if name else Path("\0")
     try:
-        exists = path.exists()
-    except (OSError, ValueError):  # a name too long, or with a null byte
-        exists = False
-    if exists:
-        return path
+        path = Path(name).expanduser()
+        if name and path.exists():
+            return path
+    except (OSError, ValueError, RuntimeError):  # a name too long, a null byte, ~nobody
+        pass
     raise ModelError(_unknown(name))
 
 
