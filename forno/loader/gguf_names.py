@@ -134,8 +134,8 @@ def _architecture(file: GgufFile) -> str:
             raise UnsupportedError(f"{file.path} is one part of a split model; join it first: llama-gguf-split --merge")
         return arch
     if not isinstance(arch, str):
-        raise CheckpointError(f"{file.path} names no architecture (general.architecture is {arch!r})")
-    raise UnsupportedError(f"{file.path} has the architecture {arch!r}; forno supports {_supported()}")
+        raise CheckpointError(f"{file.path} names no architecture (general.architecture is {arch!r:.80})")
+    raise UnsupportedError(f"{file.path} has the architecture {arch!r:.80}; forno supports {_supported()}")
 
 
 def _supported() -> str:

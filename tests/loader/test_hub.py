@@ -19,6 +19,7 @@ from huggingface_hub.utils import (
 
 from forno.errors import DownloadError, ModelError
 from forno.loader.hub import HubModel, fetch_hub, parse, verify_blob
+from tests.helpers.safetensors_writer import write_tiny_directory
 
 REPO = "org/tiny"
 
@@ -50,14 +51,17 @@ class FakeHub:
         self.root, self.files = root, files
         self.error: Exception | None = None
         self.fetched: list[str] = []
-        self.cached = False
 
     def list_repo_files(self, _: Any, repo: str) -> list[str]:
         if self.error:
             raise self.error
         return self.files
 
-    def hf_hub_download(self, repo: str, filename: str) -> str:
+    def hf_hub_download(self, repo: str, filename: str, *, local_files_only: bool = False) -> str:
+        if local_files_only:
+            if not (self.root / filename).exists():
+                raise LocalEntryNotFoundError("not cached")
+            return str(self.root / filename)
         if self.error:
             raise self.error
         if filename not in self.files:
@@ -66,8 +70,10 @@ class FakeHub:
         return str(self._put(filename))
 
     def snapshot_download(self, repo: str, *, local_files_only: bool, allow_patterns: Any, ignore_patterns: Any) -> str:
-        if local_files_only and not self.cached:
-            raise LocalEntryNotFoundError("not cached")
+        if local_files_only:
+            if not any(self.root.iterdir()):
+                raise LocalEntryNotFoundError("not cached")
+            return str(self.root)
         for name in filter_repo_objects(self.files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
             self.fetched.append(name)
             self._put(name)
@@ -117,6 +123,7 @@ def test_a_named_file_is_all_that_is_fetched(hub: Callable[..., FakeHub], tmp_pa
 def test_gguf_repositories(hub: Callable[..., FakeHub], tmp_path: Path) -> None:
     hub("README.md", "a.gguf")
     assert fetch_hub(HubModel(REPO)) == tmp_path / "a.gguf"
+    (tmp_path / "a.gguf").unlink()
     hub("b.gguf", "a.gguf")
     with pytest.raises(ModelError, match=r"2 GGUF files; choose one with hf:org/tiny:FILE from: a.gguf, b.gguf"):
         fetch_hub(HubModel(REPO))
@@ -125,13 +132,32 @@ def test_gguf_repositories(hub: Callable[..., FakeHub], tmp_path: Path) -> None:
         fetch_hub(HubModel(REPO))
 
 
-def test_without_a_network_the_cache_serves(hub: Callable[..., FakeHub], tmp_path: Path) -> None:
+def test_what_is_complete_in_the_cache_needs_no_network(hub: Callable[..., FakeHub], tmp_path: Path) -> None:
     fake = hub(*SAFETENSORS)
-    fake.error, fake.cached = ConnectionError("no route"), True
-    assert fetch_hub(HubModel(REPO)) == tmp_path
-    fake.cached = False
+    fake.error = ConnectionError("no route")
     with pytest.raises(DownloadError, match=r"ConnectionError: no route.*offline"):
         fetch_hub(HubModel(REPO))
+    write_tiny_directory(tmp_path, shards=2)
+    assert fetch_hub(HubModel(REPO)) == fetch_hub(HubModel(REPO), refresh=True) == tmp_path
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(DownloadError, match="no route"):
+        fetch_hub(HubModel(REPO))
+
+
+def test_a_cached_gguf_file_needs_no_network(hub: Callable[..., FakeHub], tmp_path: Path) -> None:
+    fake = hub("a.gguf")
+    fetch_hub(HubModel(REPO))
+    fake.error = ConnectionError("no route")
+    assert fetch_hub(HubModel(REPO)) == tmp_path / "a.gguf"
+    assert fetch_hub(HubModel(REPO, "a.gguf")) == tmp_path / "a.gguf"
+    assert fake.fetched == ["a.gguf"]
+
+
+def test_refresh_asks_again(hub: Callable[..., FakeHub]) -> None:
+    fake = hub("a.gguf")
+    for _ in range(2):
+        fetch_hub(HubModel(REPO, "a.gguf"), refresh=True)
+    assert fake.fetched == ["a.gguf"] * 2
 
 
 def response_error(kind: type[Exception]) -> Exception:

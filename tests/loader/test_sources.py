@@ -20,8 +20,8 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """No network: fetches are recorded. The cache and the working directory are the test's own."""
     calls: list[Any] = []
 
-    def record(what: Any, *args: Any, verify: bool = False) -> Path:
-        calls.append((what, *args, verify))
+    def record(what: Any, *args: Any, verify: bool = False, refresh: bool = False) -> Path:
+        calls.append((what, *args, verify, *([refresh] if refresh else [])))
         return Path("fetched")
 
     monkeypatch.setattr(sources, "fetch", record)
@@ -50,10 +50,10 @@ def test_the_default_model_comes_from_its_wheel(tmp_path: Path, fetched: list[An
 
 def test_hub_names(fetched: list[Any]) -> None:
     resolve("hf:org/tiny:a.gguf", verify=True)
-    resolve("qwen3-0.6b")
+    resolve("qwen3-0.6b", refresh=True)
     assert fetched == [
         (HubModel("org/tiny", "a.gguf"), True),
-        (HubModel("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf"), False),
+        (HubModel("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf"), False, True),
     ]
 
 
