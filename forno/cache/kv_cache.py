@@ -73,9 +73,9 @@ class KvCache:
             found.append(block)
         return found
 
-    def fits(self, matched: Sequence[int], num_tokens: int) -> bool:
-        """Whether a new table with ``matched`` blocks could now grow to ``num_tokens``."""
-        free = self.pool.num_free - sum(map(self.pool.is_kept, matched))
+    def fits(self, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
+        """Whether a new table with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
+        free = self.pool.num_free - sum(map(self.pool.is_kept, matched)) - bespoken
         return self.blocks_for(num_tokens) - len(matched) <= free
 
     def adopt(self, table: BlockTable, matched: Sequence[int]) -> None:

@@ -39,11 +39,12 @@ class InFlight:
         return last, count
 
     def claim(self, sequence: Sequence, index: PrefixIndex, num_blocks: int) -> None:
-        """``sequence`` starts to run and will fill its first ``num_blocks`` blocks; it owns those nobody else does."""
+        """``sequence`` starts to run and will fill its first ``num_blocks`` blocks. The best-ranked claim counts."""
         table = sequence.table
         for digest in table.hashes[table.indexed : num_blocks]:
-            if index.find(digest) is None:
-                self._owners.setdefault(digest, sequence)
+            owner = self._owners.get(digest)
+            if index.find(digest) is None and (owner is None or owner.rank > sequence.rank):
+                self._owners[digest] = sequence
         sequence.claimed = num_blocks
 
     def release(self, sequence: Sequence, digests: Seq[bytes]) -> list[bytes]:
