@@ -16,10 +16,11 @@ import math
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from forno.cache import KvCache
 from forno.config import SchedulerConfig
-from forno.errors import DeadlineError, RequestError
+from forno.errors import DeadlineError
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
 from forno.scheduler.batching import batching_for
@@ -33,6 +34,18 @@ Trace = Callable[[str, Event, int], None]
 
 def _no_trace(id: str, event: Event, number: int) -> None:
     pass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. A request counts when it is first scheduled."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those found in the prefix cache."""
+    queue_seconds: float = 0.0
+    """Time between arrival and first being scheduled."""
 
 
 class _Step:
@@ -78,7 +91,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In rank order: the last one is the first to lose its blocks."""
         self.waiting = WaitingLine()
-        self.num_preemptions = 0
+        self.counters = Counters()
         self._trace = trace
         self._batching = batching_for(config)
         self._in_flight = InFlight()
@@ -91,15 +104,22 @@ class Scheduler:
 
     # -- requests in and out ------------------------------------------------------------------------------------
 
+    def check(self, request: Request, arriving: int = 0) -> None:
+        """Raises what ``add`` would. Only reads; another thread may call it for a first, quick no.
+
+        ``arriving`` requests passed this check but were not added yet.
+        """
+        self.admission.check_size(request)
+        self.admission.check_queue(request, self.waiting, len(self.running), arriving)
+
     def add(self, request: Request, index: int) -> Sequence:
         """Queue a request that the runner knows as ``index``.
 
         Raises ``PromptTooLongError`` or ``RequestError`` if it can never run, ``QueueFullError`` if too many wait.
+        The id must not be live; the engine sees to that.
         """
-        if request.id in self._by_id:
-            raise RequestError(f"a request with the id {request.id!r} is live already; ids must be unique", "request_id")
-        self.admission.check_size(request)
-        self.admission.check_queue(request, self.waiting, len(self.running))
+        assert request.id not in self._by_id, "ids of live requests are unique"
+        self.check(request)
         self._serial += 1
         rank = (request.priority if self.config.scheduling_policy == "priority" else 0, request.arrival, self._serial)
         sequence = Sequence(request, index, rank, self.cache.open(request.cache_salt, request.group))
@@ -119,7 +139,7 @@ class Scheduler:
         if sequence is None:
             return False
         self._finish(sequence)
-        self._ended.append(Update(sequence, finish_reason=reason, error=error))
+        self._ended.append(Update(sequence, self.clock(), finish_reason=reason, error=error))
         return True
 
     def retire(self, sequence: Sequence) -> None:
@@ -127,9 +147,14 @@ class Scheduler:
         if sequence.state is not State.FINISHED:
             self._finish(sequence)
 
-    def live(self) -> list[str]:
-        """Ids of all live requests."""
-        return list(self._by_id)
+    def __contains__(self, id: str) -> bool:
+        """Whether a request of this id is live."""
+        return id in self._by_id
+
+    @property
+    def num_unreported(self) -> int:
+        """Requests that ended since the last ``commit``."""
+        return len(self._ended)
 
     @property
     def has_work(self) -> bool:
@@ -170,18 +195,15 @@ class Scheduler:
         now = self.clock()
         self.admission.observe(plan.num_tokens, result.seconds)
         updates, self._ended = self._ended, []
-        for update in updates:
-            update.sequence.finished = now
         for i, row in enumerate(plan.rows):
             sequence = self._by_index.get(row.request)
             if sequence is None:  # ended while the step ran
                 continue
-            update = self._advance(sequence, row, i, result)
+            update = self._advance(sequence, row, i, result, now)
             if update.tokens and not sequence.first_token:
                 sequence.first_token = now
                 self._trace(sequence.request.id, Event.FIRST_TOKEN, sequence.num_generated)
             if update.finish_reason is not None:
-                sequence.finished = now
                 self._finish(sequence)
             if update.tokens or update.finish_reason is not None or update.prompt_logprobs:
                 updates.append(update)
@@ -268,6 +290,9 @@ class Scheduler:
         if not sequence.scheduled:
             sequence.scheduled = now
             sequence.num_cached = num_matched
+            self.counters.prompt_tokens += sequence.num_prompt
+            self.counters.cached_tokens += num_matched
+            self.counters.queue_seconds += now - sequence.request.arrival
             if sequence.may_match:
                 self.cache.queried_tokens += sequence.num_prompt
                 self.cache.hit_tokens += num_matched
@@ -280,7 +305,7 @@ class Scheduler:
         victim.state = State.WAITING
         victim.computed = 0
         victim.num_preemptions += 1
-        self.num_preemptions += 1
+        self.counters.preemptions += 1
         self._batching.joined(-1)
         self.waiting.push(victim)
 
@@ -292,9 +317,9 @@ class Scheduler:
             self.waiting.wake(digest)
         self.cache.close(sequence.table)
 
-    def _advance(self, sequence: Sequence, row: Row, i: int, result: StepResult) -> Update:
+    def _advance(self, sequence: Sequence, row: Row, i: int, result: StepResult, now: float) -> Update:
         """Apply row ``i`` of a result."""
-        update = Update(sequence)
+        update = Update(sequence, now)
         if result.errors and (error := result.errors.get(i)) is not None:
             update.finish_reason, update.error = FinishReason.ERROR, error
             return update

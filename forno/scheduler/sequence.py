@@ -44,7 +44,6 @@ class Sequence:
     __slots__ = (
         "claimed",
         "computed",
-        "finished",
         "first_token",
         "index",
         "num_cached",
@@ -78,7 +77,7 @@ class Sequence:
         self.num_cached = 0
         """Prompt tokens found in the prefix cache when it was first scheduled."""
         self.num_preemptions = 0
-        self.scheduled = self.first_token = self.finished = 0.0
+        self.scheduled = self.first_token = 0.0
         """Seconds on the scheduler's clock; 0 if it has not happened."""
 
     @property
@@ -123,6 +122,8 @@ class Update:
     """What one step did to one request."""
 
     sequence: Sequence
+    time: float
+    """Seconds on the scheduler's clock."""
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()

@@ -28,6 +28,10 @@ class WaitingLine:
         yield from self._line
         yield from self._place
 
+    @property
+    def num_parked(self) -> int:
+        return len(self._place)
+
     def first(self) -> Sequence | None:
         """The best-ranked sequence that is not parked."""
         return self._line[0] if self._line else None
