@@ -71,7 +71,8 @@ class Transcript:
 
     def note_prompt_logprobs(self, position: int, values: tuple[TokenLogprobs, ...]) -> None:
         """Positions from 1 on, in order; those computed again after a preemption are the same and skipped."""
-        assert self.prompt_logprobs is not None, "prompt log-probabilities were not asked for"
+        if self.prompt_logprobs is None:  # given out already
+            return
         known = len(self.prompt_logprobs) + 1
         assert position <= known, f"prompt log-probabilities jump from position {known} to {position}"
         self.prompt_logprobs.extend(values[known - position :])
