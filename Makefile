@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test lint types
+.PHONY: help serve build test lint types sanitize clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,3 +39,16 @@ lint: $(BIN)/python ## Check style with ruff
 types: build ## Check types with mypy
 	@$(BIN)/python -m pip install -q mypy
 	$(BIN)/mypy
+
+# The native tests once more, against a build with address and undefined-behaviour sanitizers.
+ASAN := $(shell $(CXX) -print-file-name=libasan.so 2>/dev/null)
+sanitize: build ## Run the native tests under sanitizers
+	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFORNO_SANITIZE=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
+	$(BIN)/cmake --build build/sanitize
+	LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+	  $(BIN)/python -m pytest --native $$(ls build/sanitize/_native*.so) tests/kernels tests/runner
+
+clean: ## Remove everything that was built
+	rm -rf $(VENV) build dist

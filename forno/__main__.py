@@ -1,0 +1,53 @@
+"""The command line: verbs, each one import and one call. It knows no verb's work."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from forno import __version__
+from forno.errors import FornoError
+
+VERBS = {
+    "serve": ("forno.server.main", "serve a model over the OpenAI API"),
+    "run": ("forno.tools.run", "chat in the terminal, or answer one prompt from arguments or a pipe"),
+    "batch": ("forno.tools.batch", "run an OpenAI batch file (JSONL in, JSONL out), resuming where it stopped"),
+    "pull": ("forno.tools.pull", "fetch a model and print its path"),
+    "doctor": ("forno.tools.doctor", "what this machine has, and what it reaches: bandwidths and peaks"),
+    "program": ("forno.tools.program", "print a model's program before and after fusion, with its costs"),
+}
+"""Verb -> (module, help). A module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+
+
+def parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The command-line parser; only ``verb``'s module is imported, so that ``--help`` and start-up stay quick."""
+    root = argparse.ArgumentParser(prog="forno", description="Serves large language models, and says what it waits for.")
+    root.add_argument("--version", action="version", version=f"forno {__version__}")
+    verbs = root.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, (module, text) in VERBS.items():
+        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        if name == verb:
+            import_module(module).add_arguments(sub)
+    return root
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb. Returns the exit status: 0, 1 for an error that is explained on stderr, 130 after Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    verb = next((a for a in argv if a in VERBS), None)
+    args = parser(verb).parse_args(argv)
+    try:
+        return int(import_module(VERBS[args.verb][0]).run(args))
+    except FornoError as error:
+        print(f"forno {args.verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left: nothing more to say, and no traceback at exit
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Command-line options derived from config dataclasses. It knows argparse and dataclass fields, no verb and no engine.
+
+A field ``max_num_seqs: int`` becomes ``--max-num-seqs``; a bool gets ``--x/--no-x``; help, choices and defaults come
+from the field, so the documentation of a flag is written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar, get_type_hints
+
+from forno.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a config field."""
+    return "--" + name.replace("_", "-")
+
+
+def add_options(parser: argparse.ArgumentParser, *configs: type, skip: Iterable[str] = ()) -> None:
+    """Add one option per field of each config dataclass, grouped by config."""
+    for config in configs:
+        doc = (config.__doc__ or "").split(".")[0]
+        group = parser.add_argument_group(config.__name__.removesuffix("Config").lower() or config.__name__, doc)
+        hints = get_type_hints(config)
+        for field in fields(config):
+            if field.name not in skip:
+                _add_option(group, field, hints[field.name])
+
+
+def _add_option(group: argparse._ArgumentGroup, field: Field[Any], kind: type) -> None:
+    text = f"{field.metadata.get('help', '')} (default: {_shown(field.default)})"
+    common: dict[str, Any] = {"default": field.default, "help": text.replace("%", "%%"), "dest": field.name}
+    if kind is bool:
+        group.add_argument(flag(field.name), action=argparse.BooleanOptionalAction, **common)
+        return
+    if "choices" in field.metadata:
+        common["choices"] = field.metadata["choices"]
+    else:
+        common["metavar"] = field.metadata.get("metavar", field.name.rsplit("_", 1)[-1].upper())
+    group.add_argument(flag(field.name), type=kind, **common)
+
+
+def _shown(default: Any) -> str:
+    return "none" if default in ("", MISSING) else str(default)
+
+
+def from_args(config: type[T], args: argparse.Namespace) -> T:
+    """Build ``config`` from parsed options; fields the parser did not have keep their defaults."""
+    names = [f.name for f in fields(config)]  # type: ignore[arg-type]
+    return config(**{n: getattr(args, n) for n in names if hasattr(args, n)})
+
+
+def from_options(config: type[T], options: dict[str, Any]) -> T:
+    """Build ``config`` from keyword options, taking the ones it has out of ``options``."""
+    names = {f.name for f in fields(config)}  # type: ignore[arg-type]
+    return config(**{n: options.pop(n) for n in list(options) if n in names})
+
+
+def refuse_unknown(options: dict[str, Any], *configs: type) -> None:
+    """Raise ``ConfigError`` naming options that no config took, with the nearest known name."""
+    if not options:
+        return
+    from difflib import get_close_matches
+
+    known = [f.name for c in configs for f in fields(c)]
+    name = next(iter(options))
+    near = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"unknown option {name!r}{hint}")
