@@ -84,7 +84,11 @@ class AsyncEngine:
 
     def submit_many(self, request: Request, n: int) -> Stream[tuple[int, RequestOutput]]:
         """Start ``n`` answers to one prompt, which they share; yields (choice index, output). Raises as ``submit``."""
-        return self._submit(children(request, n), _with_index)
+        return self.submit_batch(children(request, n))
+
+    def submit_batch(self, requests: Sequence[Request]) -> Stream[tuple[int, RequestOutput]]:
+        """Start several requests, all or none; yields (index in ``requests``, output). Raises as ``submit``."""
+        return self._submit(requests, _with_index)
 
     def abort(self, id: str) -> None:
         """End a request; its stream's last output has the reason ``ABORT``. Unknown ids are ignored."""
