@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from forno.config import DEFAULT_MODEL
 from forno.engine.build import build_engine, engine_config
 from forno.engine.engine import Engine
-from forno.errors import RequestError
+from forno.errors import QueueFullError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, RequestTimes, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from forno.text import ChatTemplate, Tokenizer
 
 Prompt: TypeAlias = str | Sequence[int]
+DEFAULT_SAMPLING = SamplingParams()
+CHAT_SAMPLING = SamplingParams(max_tokens=256)
 Message: TypeAlias = Mapping[str, Any]
 
 
@@ -34,7 +36,7 @@ class Completion:
     stop_reason: int | str | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
-    times: RequestTimes = RequestTimes()
+    times: RequestTimes = field(default_factory=RequestTimes)
 
     def add(self, output: RequestOutput) -> None:
         """Take in what one step added."""
@@ -65,7 +67,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling: SamplingParams | Sequence[SamplingParams] = SamplingParams(),
+        sampling: SamplingParams | Sequence[SamplingParams] = DEFAULT_SAMPLING,
     ) -> list[Completion]:
         """One completion per prompt, in order. A prompt is a text or a list of token ids; ``sampling`` is for all of them
         or one each.
@@ -88,7 +90,7 @@ class LLM:
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling: SamplingParams | Sequence[SamplingParams] = SamplingParams(max_tokens=256),
+        sampling: SamplingParams | Sequence[SamplingParams] = CHAT_SAMPLING,
         **template: Any,
     ) -> list[Completion]:
         """The model's answer to one conversation, or to each of several. ``template`` reaches the chat template.
@@ -119,8 +121,7 @@ class LLM:
         waiting = list(reversed(requests))
         try:
             while waiting or self.engine.has_work:
-                while waiting and len(self.engine.scheduler.waiting) < self.config.scheduler.max_num_seqs:
-                    self.engine.add_request(waiting.pop())
+                self._feed(waiting)
                 if delay := self.engine.idle_for():
                     time.sleep(delay)
                 for output in self.engine.step():
@@ -133,6 +134,15 @@ class LLM:
             while self.engine.has_work:
                 self.engine.step()
             raise
+
+    def _feed(self, waiting: list[Request]) -> None:
+        """Give the engine what its queue has room for, taken from the end of ``waiting``."""
+        while waiting:
+            try:
+                self.engine.add_request(waiting[-1])
+            except QueueFullError:
+                return
+            waiting.pop()
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -70,11 +70,15 @@ def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[
 
 def engine_config(**options: Any) -> EngineConfig:
     """Options by field name, whichever config they belong to. Raises ``ConfigError`` naming the first unknown one."""
-    kinds = (ModelConfig, CpuConfig, CacheConfig, SchedulerConfig)
     left = dict(options)
-    model, cpu, cache, scheduler = (from_options(kind, left) for kind in kinds)
-    refuse_unknown(left, *kinds)
-    return EngineConfig(model, cpu, cache, scheduler)
+    config = EngineConfig(
+        model=from_options(ModelConfig, left),
+        cpu=from_options(CpuConfig, left),
+        cache=from_options(CacheConfig, left),
+        scheduler=from_options(SchedulerConfig, left),
+    )
+    refuse_unknown(left, ModelConfig, CpuConfig, CacheConfig, SchedulerConfig)
+    return config
 
 
 @contextmanager

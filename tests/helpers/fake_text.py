@@ -1,4 +1,4 @@
-"""A byte tokenizer and simple versions of the text protocols, so that engine tests need no tokenizer file."""
+"""A byte tokenizer, so that engine tests need no tokenizer file."""
 
 from __future__ import annotations
 
@@ -40,21 +40,3 @@ class ByteDetokenizer:
     def flush(self) -> str:
         text, self._held = self._held.decode(errors="replace"), b""
         return text
-
-
-class PlainStops:
-    """Shows text up to the earliest stop string; holds back the longest tail that could begin one."""
-
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops, self._held = stops, ""
-
-    def add(self, text: str) -> tuple[str, str | None]:
-        text = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            at, stop = min(found)
-            self._held = ""
-            return text[:at], stop
-        keep = max(k for s in self._stops for k in range(len(s)) if text.endswith(s[:k]))
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], None
