@@ -39,7 +39,8 @@ def test_prompts_come_back_in_order(llm: LLM) -> None:
     assert [c.prompt for c in completions] == prompts
     assert [c.token_ids for c in completions] == [expected(llm, p, sampling) for p in prompts]
     assert all(c.text == llm.tokenizer.decode(c.token_ids) for c in completions)
-    assert {c.finish_reason for c in completions} == {FinishReason.LENGTH}
+    assert {c.finish_reason for c in completions} <= {FinishReason.LENGTH, FinishReason.STOP}
+    assert {c.num_prompt_tokens for c in completions} == set(range(1, 21))
 
 
 @pytest.mark.parametrize("prompts", ["one", [3, 4, 5], ["one"], [[3, 4, 5]]])

@@ -10,11 +10,11 @@ import pytest
 
 from forno.errors import DrainingError, EngineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams, StepPlan
-from tests.helpers.fake_runner import FakeRunner, unbatched
+from tests.helpers.fake_runner import FakeRunner, some_tokens, unbatched
 
 
 def request(id: str, prompt: int = 6, **sampling) -> Request:
-    return Request(id, tuple(hash((id, i)) % 250 for i in range(prompt)), SamplingParams(**{"max_tokens": 6, **sampling}))
+    return Request(id, some_tokens(id, prompt), SamplingParams(**{"max_tokens": 6, **sampling}))
 
 
 async def read(stream) -> list[RequestOutput]:

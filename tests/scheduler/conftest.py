@@ -13,7 +13,7 @@ from forno.engine.engine import Engine
 from forno.engine.trace import Trace
 from forno.request import Request, RequestOutput, SamplingParams
 from forno.scheduler import Scheduler
-from tests.helpers.fake_runner import FakeRunner
+from tests.helpers.fake_runner import FakeRunner, some_tokens
 
 BLOCK = 4
 
@@ -35,7 +35,7 @@ class Bench:
         """``prompt``: ids, or how many different ones. Other names go to ``SamplingParams`` or ``Request``."""
         known = {f.name for f in fields(SamplingParams)}
         sampling = SamplingParams(**{"max_tokens": 4, **{k: v for k, v in options.items() if k in known}})
-        ids = prompt if isinstance(prompt, tuple) else tuple(hash((id, i)) % 250 for i in range(prompt))
+        ids = prompt if isinstance(prompt, tuple) else some_tokens(id, prompt)
         request = Request(id, ids, sampling, self.now, **{k: v for k, v in options.items() if k not in known})
         self.engine.add_request(request)
         return request
