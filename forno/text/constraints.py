@@ -31,7 +31,14 @@ MAX_RULES = 500
 MAX_CHOICES = 2000
 
 # A bounded run between JSON tokens: enough to indent by, too little for a small model to lose itself in.
-_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ \n]{1,40}", "lenient": False, "coerce_one_of": False}
+_JSON_OPTIONS = {
+    "whitespace_flexible": True,
+    "whitespace_pattern": r"[ \n]{1,40}",
+    "lenient": False,
+    "coerce_one_of": False,
+    # Without \\uXXXX: written so, a key would escape the patterns and names it is checked against.
+    "json_allowed_escapes": "\"\\\\bfnrt",
+}
 # What a grammar could do that we would not honour, or not check.
 _REFUSED_DIRECTIVES = ("%json", "%lark", "%llguidance", "temperature=")
 

@@ -84,6 +84,10 @@ def _check_values(schema: Mapping[str, Any], where: str) -> None:
         value = schema[keyword]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _fail(f"{where}.{keyword} must be a number")
+    fewest = schema.get("minProperties", 0)
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if fewest != 0 and fewest != 1 and not closed:  # a parser cannot tell whether a free name repeats an earlier one
+        raise _fail(f"{where}.minProperties above 1 can be enforced only with additionalProperties: false")
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise _fail(f"{where}.$ref: {reference!r} is not in this schema; only references within it are followed")
