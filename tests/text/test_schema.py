@@ -107,6 +107,17 @@ def test_depth_is_bounded_through_references_too():
         schema.check(nested(100_000))
 
 
+def test_references_cannot_lead_around_the_check():
+    for place in ("default", "examples", "const"):
+        value = [{"not": {}}] if place == "examples" else {"not": {}}
+        reference = f"#/{place}/0" if place == "examples" else f"#/{place}"
+        with pytest.raises(ConstraintError, match="'not'"):
+            schema.check({place: value, "properties": {"a": {"$ref": reference}}})
+    schema.check({"$id": "http://example.com/s", "type": "object"})
+    with pytest.raises(ConstraintError, match=r"'\$id'"):
+        schema.check({"properties": {"a": {"$id": "http://example.com/a", "$ref": "#/x", "x": {}}}})
+
+
 def test_cycles_are_fine():
     schema.check({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}})
     schema.check({"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}})
