@@ -90,8 +90,10 @@ def load_chat_template(checkpoint: Checkpoint, tokenizer: Tokenizer, override: s
 
 
 def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A message as templates expect it: content is text, tool-call arguments are an object."""
-    result = {**message, "content": _content(message.get("content"), f"messages[{index}].content")}
+    """A message as templates expect it: content is text, tool-call arguments are an object, and what is absent is not there
+    (they ask ``message.tool_calls is defined``)."""
+    result = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
+    result["content"] = _content(message.get("content"), f"messages[{index}].content")
     if calls := message.get("tool_calls"):
         result["tool_calls"] = [_tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(calls)]
     return result

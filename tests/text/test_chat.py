@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import text_fixtures as fixtures
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forno.errors import RequestError, TemplateError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
@@ -93,6 +96,57 @@ def test_bad_tool_calls_are_request_errors(calls):
 def test_template_arguments_cannot_replace_the_conversation(name):
     with pytest.raises(RequestError, match=name):
         ChatTemplate("x").render(USER, None, **{name: []})
+
+
+# What templates of Llama 3, Qwen, Mistral, GLM and others use.
+SNIPPETS = [
+    "{%- if messages[0]['content'] is string %}{%- set s = messages[0]['content']|trim %}{%- endif %}{{- s }}",
+    "{%- set messages = messages[1:] %}{{ messages | length }}{{ messages[-1].content }}",
+    "{% for k, v in tools[0].function.items() if k != 'x' %}{{ k }}{{ v | string }}"
+    "{% if not loop.last %}, {% endif %}{% endfor %}",
+    "{{ tools | tojson(indent=4) }}{{ tools[0] | tojson(ensure_ascii=False) }}",
+    "{% set o = tools[0].function | tojson %}{{ o[:-1] }}{{ o[-9:] }}{{ o[::2] }}",
+    "{{ (messages[1].content.split('</think>')[-1]).lstrip('\\n') }}{{ messages[1].content.endswith('x') }}",
+    "{{ '/no' if (flag is defined and not flag) else '' }}{{ flag is sameas false }}",
+    "{% set ns = namespace(i=-1, l=[]) %}{% for m in messages %}{% set ns.i = loop.index0 %}{% set ns.l = ns.l + [m.role] %}"
+    "{% endfor %}{{ ns.i }}{{ ns.l }}",
+    "{% macro text(c) -%}{%- if c is mapping %}map{% elif c is iterable %}"
+    "{{ c | upper }}{% endif %}{%- endmacro %}{{ text('é') }}",
+    "{% for m in messages[::-1] %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.cycle('a', 'b') }}"
+    "{{ loop.previtem.role if not loop.first }}{% endfor %}",
+    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | map('trim') | join('\\n') }}",
+    "{{ messages | rejectattr('role', 'in', ['user']) | list | length }}{{ messages | groupby('role') | length }}",
+    "{{ messages[0].get('tool_calls') }}{{ messages[0].tool_calls is defined }}{{ 'tool_calls' in messages[0] }}",
+    "{% for a, b in [('x', 1), ('y', 2)] %}{{ a ~ b }}{% else %}none{% endfor %}{{ {'a': {'b': [1, 2.5, none]}} }}",
+    "{{ dict(a=1, b=2) | dictsort }}{{ {'b': 1}.keys() | list }}{{ [3, 1] | sort | first }}{{ [1, 1] | unique | list }}",
+    "{{ 7 // 2 }}{{ 7 % 2 == 1 }}{{ 2 ** 3 }}{{ 1 / 2 }}{{ -3 | abs }}{{ 'a' * 3 }}{{ '%s %5.2f' | format('a', 1.5) }}",
+    "{% filter upper %}abc{% endfilter %}{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}x{% endcall %}",
+    "{%- set block %}a{{ 1 }}\n{%- endset %}[{{ block }}]{% raw %}{{ x }}{% endraw %}{# comment #}",
+    "{% for m in messages recursive %}{{ m.role }}{% if m.x %}{{ loop(m.x) }}{% endif %}{% endfor %}",
+    "{% for i in range(10) %}{% if i is odd %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+    "{{ range(2, 8, 2) | list | batch(2) | list }}{{ nothing | default('d') }}{{ [[1, 2], [3]] | map('sum') | list }}",
+    "{% block b %}x{{ super is defined }}{% endblock %}{{ self.b() }}",
+    "{{ 'a\\nb' | indent(2) }}{{ 'a-b' | replace('-', '+') }}{{ 'a b'.title() }}{{ '1' | int + 1 }}{{ 'x'.join(['1', '2']) }}",
+]
+
+
+@pytest.mark.parametrize("source", SNIPPETS)
+def test_harmless_templates_render_as_in_plain_jinja(source):
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    plain.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
+    messages = [{"role": "user", "content": " Hi "}, {"role": "assistant", "content": "<think></think>\nx"}]
+    tools = [{"type": "function", "function": {"name": "f", "description": "é", "parameters": {"type": "object"}}}]
+    expected = plain.from_string(source).render(messages=messages, tools=tools, flag=False)
+    assert ChatTemplate(source).render(messages, tools, flag=False) == expected
+
+
+def test_absent_members_are_not_defined():
+    source = "{% for m in messages %}{{ m.tool_calls is defined }}{{ m.name is defined }}{% endfor %}"
+    messages = [
+        {"role": "assistant", "content": "a", "tool_calls": None, "name": None},
+        {"role": "assistant", "tool_calls": []},
+    ]
+    assert ChatTemplate(source).render(messages) == "FalseFalse" * 2
 
 
 def test_messages_are_not_changed():
