@@ -215,6 +215,24 @@ def test_token_bytes():
     assert pieces.id_to_text(ids[-1]) == "\ufffd"
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" aᄒ\u1161\u11ab")), max_size=40))
+def test_the_least_number_of_tokens(pairs, text):
+    for tokenizer in (*(ours for _, ours in pairs.values()), fixtures.smollm2(), fixtures.sentencepiece()):
+        assert tokenizer.least_tokens(text) <= len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def test_the_least_number_of_tokens_is_of_use_and_careful(tmp_path):
+    assert fixtures.smollm2().least_tokens("word " * 1_000_000) > 50_000
+    assert fixtures.sentencepiece().least_tokens("word " * 1_000_000) > 50_000
+    backend = fixtures.trained(GPT2)
+    backend.add_tokens([AddedToken("<greedy>", lstrip=True, normalized=False)])
+    assert fixtures.from_json(tmp_path, backend).least_tokens("x" * 10**6) == 0
+    backend = fixtures.trained(GPT2)
+    backend.normalizer = normalizers.Strip()
+    assert fixtures.from_json(tmp_path, backend).least_tokens(" " * 10**6) == 0
+
+
 def test_bad_input_is_a_request_error():
     tokenizer = fixtures.smollm2()
     with pytest.raises(RequestError, match="surrogate"):
