@@ -1,0 +1,117 @@
+"""Weights as the kernels read them: every matrix packed once, in parallel, source pages given back as they are done.
+
+Knows which weights a program wants and in which order; the layout itself is packed.hpp's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from forno import _native
+from forno.errors import CheckpointError
+from forno.program import ops
+from forno.program.program import Program
+
+PANEL = 64
+"""Outputs side by side in a packed matrix."""
+PANELS_PER_JOB = 16
+"""Panels that one packing job fills: enough to outweigh handing it out, few enough to share a small model evenly."""
+
+
+class StoredTensor(Protocol):
+    """What this module reads of ``forno.loader.checkpoint.Tensor``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def data(self) -> np.ndarray: ...
+    @property
+    def row_order(self) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """The weights of one program. A matrix used twice (a tied head) is here once."""
+
+    matrices: Mapping[tuple[str, ...], Any]
+    """``_native.PackedMatrix`` by weight name, or by the names of gate and up."""
+    vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """float32, by weight name."""
+
+    def matrix(self, name: str) -> Any:
+        return self.matrices[(name,)]
+
+    def gate_up(self, gate: str, up: str) -> Any:
+        """Both matrices interleaved in panels of 32 and 32 outputs."""
+        return self.matrices[(gate, up)]
+
+    def gate_up_bias(self, gate: str | None, up: str | None, outputs: int) -> np.ndarray | None:
+        """The biases in the order of an interleaved matrix, zero-padded; None if there are none."""
+        if gate is None and up is None:
+            return None
+        half = PANEL // 2
+        panels = -(-outputs // half)
+        bias = np.zeros((2, panels * half), np.float32)
+        for row, name in zip(bias, (gate, up), strict=True):
+            if name is not None:
+                row[:outputs] = self.vectors[name]
+        return np.ascontiguousarray(bias.reshape(2, panels, half).transpose(1, 0, 2)).reshape(-1)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the weights occupy."""
+        matrices = sum(int(m.bytes) for m in self.matrices.values())
+        return matrices + sum(v.nbytes for v in self.vectors.values())
+
+
+def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads: int) -> PackedWeights:
+    """Pack every weight of ``program``, held in the format that the program names.
+
+    Raises ``CheckpointError`` for a weight that is missing or does not fit.
+    """
+    for name, spec in program.weights.items():
+        if name not in tensors:
+            raise CheckpointError(f"the model has no tensor {name!r}, which its architecture needs")
+        if tensors[name].shape != spec.shape:
+            raise CheckpointError(f"tensor {name!r} has shape {tensors[name].shape}, the architecture needs {spec.shape}")
+    keys = _matrices(program)
+    vectors = {n: as_vector(n, tensors[n]) for n, spec in program.weights.items() if len(spec.shape) == 1}
+    with ThreadPoolExecutor(threads, thread_name_prefix="forno-pack") as pool:
+        matrices = {key: _pack(program, key, [tensors[n] for n in key], pool) for key in keys}
+    return PackedWeights(matrices, vectors)
+
+
+def as_vector(name: str, tensor: StoredTensor) -> np.ndarray:
+    """A norm weight or bias as float32. Raises ``CheckpointError`` for block formats, which no vector has."""
+    raw = tensor.data
+    if tensor.format == "f32":
+        values = raw.view("<f4").astype(np.float32)
+    elif tensor.format == "f16":
+        values = raw.view("<f2").astype(np.float32)
+    elif tensor.format == "bf16":
+        values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        raise CheckpointError(f"tensor {name!r} is a vector held as {tensor.format}; only f32, f16 and bf16 make sense")
+    return values if tensor.row_order is None else values[tensor.row_order]
+
+
+def _matrices(program: Program) -> list[tuple[str, ...]]:
+    """The distinct matrices that ops read: single weights, and gate with up where one op computes both."""
+    keys: dict[tuple[str, ...], None] = {}
+    for op in program.ops:
+        if isinstance(op, ops.Linear) and op.activation == "silu_mul":
+            keys[op.weights] = None
+        elif isinstance(op, ops.Linear):
+            keys.update(dict.fromkeys((w,) for w in op.weights))
+        elif isinstance(op, (ops.Embed, ops.SampleHead)):
+            keys[(op.weight,)] = None
+    return list(keys)
