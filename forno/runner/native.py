@@ -29,4 +29,3 @@ def native_sampling(sampling: SamplingParams, eos_token_ids: Sequence[int], seed
     native.bias = list(sampling.logit_bias.items())
     native.ends = [token for token in ending_tokens(sampling, eos_token_ids) if 0 <= token < vocab]
     return native
-

@@ -78,8 +78,7 @@ class _Lowering:
     def __init__(self, program: Program, weights: PackedWeights, limits: Limits, buffers: Buffers, executor: Any) -> None:
         self.program, self.weights, self.buffers, self.executor = program, weights, buffers, executor
         self.ropes = {
-            name: executor.constant(rope_table(spec, limits.max_positions).reshape(-1))
-            for name, spec in program.ropes.items()
+            name: executor.constant(rope_table(spec, limits.max_positions).reshape(-1)) for name, spec in program.ropes.items()
         }
         self.caches = {
             name: executor.add_cache(c.kv_heads, c.k_dim, c.v_dim, KV_DTYPES[c.dtype]) for name, c in program.caches.items()
@@ -110,63 +109,63 @@ class _Lowering:
         return [(self.weights.gate_up(op.weights[0], op.weights[1]), index, 0)]
 
 
-def _embed(l: _Lowering, op: ops.Embed) -> None:
-    l.executor.add_embed(l.view(op.out), l.weights.matrix(op.weight))
+def _embed(low: _Lowering, op: ops.Embed) -> None:
+    low.executor.add_embed(low.view(op.out), low.weights.matrix(op.weight))
 
 
-def _rms_norm(l: _Lowering, op: ops.RmsNorm) -> None:
-    l.executor.add_rms_norm(l.view(op.x), l.view(op.out), l.vector(op.weight), op.eps, op.group, l.axis(op.out))
+def _rms_norm(low: _Lowering, op: ops.RmsNorm) -> None:
+    low.executor.add_rms_norm(low.view(op.x), low.view(op.out), low.vector(op.weight), op.eps, op.group, low.axis(op.out))
 
 
-def _quantize(l: _Lowering, op: ops.Quantize) -> None:
-    l.executor.add_quantize(l.view(op.x), l.view(op.out), l.axis(op.out))
+def _quantize(low: _Lowering, op: ops.Quantize) -> None:
+    low.executor.add_quantize(low.view(op.x), low.view(op.out), low.axis(op.out))
 
 
-def _linear(l: _Lowering, op: ops.Linear) -> None:
+def _linear(low: _Lowering, op: ops.Linear) -> None:
     gated = op.activation == "silu_mul"
-    parts = l.gate_up(op) if gated else l.parts(op.weights, op.biases)
-    residual = None if op.residual is None else l.view(op.residual)
-    l.executor.add_linear(l.view(op.x), l.view(op.out), parts, residual, gated, l.axis(op.out))
+    parts = low.gate_up(op) if gated else low.parts(op.weights, op.biases)
+    residual = None if op.residual is None else low.view(op.residual)
+    low.executor.add_linear(low.view(op.x), low.view(op.out), parts, residual, gated, low.axis(op.out))
 
 
-def _rope(l: _Lowering, op: ops.Rope) -> None:
-    dim = l.program.ropes[op.rope].dim
-    l.executor.add_rope(l.view(op.x), l.view(op.out), op.heads, op.head_dim, dim, l.ropes[op.rope])
+def _rope(low: _Lowering, op: ops.Rope) -> None:
+    dim = low.program.ropes[op.rope].dim
+    low.executor.add_rope(low.view(op.x), low.view(op.out), op.heads, op.head_dim, dim, low.ropes[op.rope])
 
 
-def _kv_write(l: _Lowering, op: ops.KvWrite) -> None:
-    l.executor.add_kv_write(l.view(op.k), l.view(op.v), l.caches[op.cache])
+def _kv_write(low: _Lowering, op: ops.KvWrite) -> None:
+    low.executor.add_kv_write(low.view(op.k), low.view(op.v), low.caches[op.cache])
 
 
-def _qkv_prepare(l: _Lowering, op: ops.QkvPrepare) -> None:
-    dim, norms = l.program.ropes[op.rope].dim, (l.vector(op.q_norm), l.vector(op.k_norm))
-    x, out, cache, table = l.view(op.x), l.view(op.out), l.caches[op.cache], l.ropes[op.rope]
-    l.executor.add_qkv_prepare(x, out, cache, op.heads, op.head_dim, dim, table, *norms, op.eps)
+def _qkv_prepare(low: _Lowering, op: ops.QkvPrepare) -> None:
+    dim, norms = low.program.ropes[op.rope].dim, (low.vector(op.q_norm), low.vector(op.k_norm))
+    x, out, cache, table = low.view(op.x), low.view(op.out), low.caches[op.cache], low.ropes[op.rope]
+    low.executor.add_qkv_prepare(x, out, cache, op.heads, op.head_dim, dim, table, *norms, op.eps)
 
 
-def _attention(l: _Lowering, op: ops.Attention) -> None:
-    cache = l.caches[op.cache]
-    l.executor.add_attention(l.view(op.q), l.view(op.out), cache, op.heads, op.scale, op.window, op.softcap)
+def _attention(low: _Lowering, op: ops.Attention) -> None:
+    cache = low.caches[op.cache]
+    low.executor.add_attention(low.view(op.q), low.view(op.out), cache, op.heads, op.scale, op.window, op.softcap)
 
 
-def _add(l: _Lowering, op: ops.Add) -> None:
-    l.executor.add_add(l.view(op.a), l.view(op.b), l.view(op.out), l.axis(op.out))
+def _add(low: _Lowering, op: ops.Add) -> None:
+    low.executor.add_add(low.view(op.a), low.view(op.b), low.view(op.out), low.axis(op.out))
 
 
-def _silu_mul(l: _Lowering, op: ops.SiluMul) -> None:
-    l.executor.add_silu_mul(l.view(op.gate), l.view(op.up), l.view(op.out), l.axis(op.out))
+def _silu_mul(low: _Lowering, op: ops.SiluMul) -> None:
+    low.executor.add_silu_mul(low.view(op.gate), low.view(op.up), low.view(op.out), low.axis(op.out))
 
 
-def _gather(l: _Lowering, op: ops.GatherRows) -> None:
-    l.executor.add_gather(l.view(op.x), l.view(op.out))
+def _gather(low: _Lowering, op: ops.GatherRows) -> None:
+    low.executor.add_gather(low.view(op.x), low.view(op.out))
 
 
-def _sample(l: _Lowering, op: ops.Sample) -> None:
-    l.executor.add_sample(l.view(op.logits))
+def _sample(low: _Lowering, op: ops.Sample) -> None:
+    low.executor.add_sample(low.view(op.logits))
 
 
-def _sample_head(l: _Lowering, op: ops.SampleHead) -> None:
-    l.executor.add_sample_head(l.view(op.x), l.view(logits_of(op)), l.parts((op.weight,), (op.bias,)))
+def _sample_head(low: _Lowering, op: ops.SampleHead) -> None:
+    low.executor.add_sample_head(low.view(op.x), low.view(logits_of(op)), low.parts((op.weight,), (op.bias,)))
 
 
 _LOWER: dict[type[Op], Callable[[_Lowering, Any], None]] = {

@@ -6,9 +6,8 @@ Knows which weights a program wants and in which order; the layout itself is pac
 from __future__ import annotations
 
 import mmap
-import os
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,8 +20,8 @@ from forno.program.program import Program
 
 PANEL = 64
 """Outputs side by side in a packed matrix."""
-PANELS_PER_JOB = 16
-"""Panels that one packing job fills: enough to outweigh handing it out, few enough to share a small model evenly."""
+PANELS_PER_JOB = 64
+"""Panels that one packing job fills: a whole matrix of a small model, a fraction of a vocabulary."""
 
 
 class StoredTensor(Protocol):
@@ -69,7 +68,7 @@ class PackedWeights:
     @property
     def bytes(self) -> int:
         """Memory that the weights occupy."""
-        matrices = sum(int(m.bytes) for m in self.matrices.values())
+        matrices = sum(int(m.nbytes) for m in self.matrices.values())
         return matrices + sum(v.nbytes for v in self.vectors.values())
 
 
@@ -83,10 +82,10 @@ def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads:
             raise CheckpointError(f"the model has no tensor {name!r}, which its architecture needs")
         if tensors[name].shape != spec.shape:
             raise CheckpointError(f"tensor {name!r} has shape {tensors[name].shape}, the architecture needs {spec.shape}")
-    keys = _matrices(program)
     vectors = {n: as_vector(n, tensors[n]) for n, spec in program.weights.items() if len(spec.shape) == 1}
     with ThreadPoolExecutor(threads, thread_name_prefix="forno-pack") as pool:
-        matrices = {key: _pack(program, key, [tensors[n] for n in key], pool) for key in keys}
+        jobs = [_start(program, key, [tensors[n] for n in key], pool) for key in _matrices(program)]
+        matrices = {job.key: job.finish() for job in jobs}
     return PackedWeights(matrices, vectors)
 
 
@@ -115,3 +114,69 @@ def _matrices(program: Program) -> list[tuple[str, ...]]:
         elif isinstance(op, (ops.Embed, ops.SampleHead)):
             keys[(op.weight,)] = None
     return list(keys)
+
+
+def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], pool: ThreadPoolExecutor) -> _Job:
+    """Allocate one matrix and hand out the work of filling it."""
+    rows, columns = program.weights[key[0]].shape
+    target, given = program.weights[key[0]].format, sources[0].format
+    if any(s.format != given for s in sources):
+        raise CheckpointError(f"{' and '.join(key)} are one matrix but are held in different formats")
+    matrix = _native.PackedMatrix(target, rows * len(key), columns, len(key) > 1)
+    source_format = "" if given == target else given
+    if len(key) == 1:
+        data, order = sources[0].data, sources[0].row_order
+
+        def fill(first: int, last: int) -> None:
+            matrix.pack(data, source_format, order, first, last)
+    else:
+        if any(s.row_order is not None for s in sources):
+            raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
+        gate, up = (s.data for s in sources)
+
+        def fill(first: int, last: int) -> None:
+            matrix.pack_gate_up(gate, up, source_format, first, last)
+
+    edges = range(0, matrix.panels, PANELS_PER_JOB)
+    parts = [pool.submit(fill, first, min(first + PANELS_PER_JOB, matrix.panels)) for first in edges]
+    return _Job(key, matrix, sources, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A matrix being filled."""
+
+    key: tuple[str, ...]
+    matrix: Any
+    sources: list[StoredTensor]
+    parts: list[Future[None]]
+
+    def finish(self) -> Any:
+        """Wait until the matrix is full, and give its source pages back."""
+        try:
+            for part in self.parts:
+                part.result()
+        except ValueError as error:
+            raise CheckpointError(f"cannot pack {' and '.join(self.key)}: {error}") from error
+        for source in self.sources:
+            give_back(source.data)
+        return self.matrix
+
+
+def give_back(data: np.ndarray) -> None:
+    """Drop the pages of a mapped file that lie wholly within ``data`` from this process; other arrays are left alone.
+
+    The pages stay in the system's page cache, so reading ``data`` again is correct and cheap.
+    """
+    owner: Any = data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if not isinstance(owner, mmap.mmap):
+        return
+    start = data.ctypes.data - np.frombuffer(owner, np.uint8, 1).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        owner.madvise(mmap.MADV_DONTNEED, first, last - first)
