@@ -32,6 +32,16 @@ def affinity() -> int:
         return os.cpu_count() or 1
 
 
+def cores(root: Path = ROOT) -> int:
+    """Physical cores of the machine; its logical CPUs where the kernel does not tell."""
+    found = set()
+    for block in _read(root / "proc/cpuinfo").split("\n\n"):
+        fields = _fields(block)
+        if "core id" in fields:
+            found.add((fields.get("physical id", "0"), fields["core id"]))
+    return len(found) or os.cpu_count() or 1
+
+
 def cgroup_quota(root: Path = ROOT) -> float | None:
     """CPUs that the cgroup grants, the least over this process's group and all groups above it; None: no limit.
 
@@ -84,7 +94,7 @@ def caches(root: Path = ROOT) -> tuple[Cache, ...]:
 
 def memory(root: Path = ROOT) -> tuple[int, int]:
     """Bytes of memory in all, and bytes that could be had now; the cgroup's limit counts as the machine's end."""
-    fields = dict(line.split(":", 1) for line in _read(root / "proc/meminfo").splitlines() if ":" in line)
+    fields = _fields(_read(root / "proc/meminfo"))
     total, available = (_bytes(fields.get(name, "0").replace(" ", "")) for name in ("MemTotal", "MemAvailable"))
     room = _cgroup_memory(root)
     return (total, available) if room is None else (min(total, room[0]), min(available, max(room[1], 0)))
@@ -144,9 +154,14 @@ def _quota_v1(directory: Path) -> float | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The fields of the first processor."""
+    """The fields of the first processor, and those that are given once for all."""
+    return _fields(_read(root / "proc/cpuinfo"))
+
+
+def _fields(text: str) -> dict[str, str]:
+    """``key : value`` lines; the first of equal keys counts."""
     fields: dict[str, str] = {}
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in text.splitlines():
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip(), value.strip())
