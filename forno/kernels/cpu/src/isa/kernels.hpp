@@ -1,4 +1,6 @@
 // Collects the ops into one build unit's table. Included once per instruction set, with FORNO_ISA set to its name.
+#include "../ops/embed.hpp"
+#include "../ops/linear.hpp"
 #include "../ops/quantize.hpp"
 #include "../types.hpp"
 #include "../work.hpp"
@@ -14,7 +16,9 @@ namespace {
 constexpr KernelTable make_table() {
   KernelTable t{};
   t.name = FORNO_STRING(FORNO_ISA);
+  t.embed = embed;
   t.quantize = quantize;
+  t.linear = linear;
   return t;
 }
 
