@@ -107,11 +107,11 @@ def quantity(x: float) -> str:
     for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if x >= 0.9995 * 10**power:
             return f"{_three(x / 10**power)} {prefix}"
-    return f"{_three(x)} "
+    return f"{x:.0f} " if x == int(x) else f"{_three(x)} "
 
 
 def _three(x: float) -> str:
-    return f"{x:.0f}" if x >= 99.95 or x == int(x) else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
+    return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
 
 
 def _cost(cost: Cost) -> dict[str, float]:

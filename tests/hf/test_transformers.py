@@ -10,7 +10,7 @@ import pytest
 
 from forno.models import build_program
 from forno.program.passes import apply
-from tests.tiny import CONFIGS, logits_of, tokens_for
+from tests.helpers.models import CONFIGS, logits_of, tokens_for
 
 pytestmark = pytest.mark.hf
 

@@ -1,4 +1,4 @@
-"""Tiny transformers models with the weights of ``tests.tiny``, and the golden files made from them.
+"""Tiny transformers models with the weights of ``tests.helpers.models``, and the golden files made from them.
 
 ``python -m tests.hf.transformers_models`` writes ``tests/models/golden/*.npz`` anew; it needs the ``hf`` extra.
 """
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tests.tiny import CONFIGS, tokens_for, weights_for
+from tests.helpers.models import CONFIGS, tokens_for, weights_for
 
 GOLDEN = Path(__file__).resolve().parents[1] / "models" / "golden"
 
 
 def transformers_model(config: dict[str, Any]) -> PreTrainedModel:
-    """An fp32 model whose parameters follow the rule of ``tests.tiny.weights_for``."""
+    """An fp32 model whose parameters follow the rule of ``tests.helpers.models.weights_for``."""
     settings = {k: v for k, v in config.items() if k not in ("model_type", "torch_dtype")}
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(config["model_type"], **settings), dtype=torch.float32, attn_implementation="eager"

@@ -10,7 +10,7 @@ import pytest
 
 from forno.models import build_program
 from forno.program.passes import apply
-from tests.tiny import CONFIGS, logits_of, tiny_weights
+from tests.helpers.models import CONFIGS, logits_of, tiny_weights
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,7 +1,7 @@
 """What each op computes, as plain functions on float32 arrays. Knows no values by name, no types, no cache.
 
-A row's result depends on that row alone, to the bit: BLAS multiplies rows in slabs of a fixed size, since its summation
-order may depend on how many there are, and attention takes one query at a time over exactly the keys it sees.
+A row's result depends on that row alone, to the bit: rows are multiplied one by one, since the order in which BLAS sums
+may depend on how many there are and where they lie, and attention takes one query at a time over exactly its keys.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ import numpy as np
 
 from forno.program.ops import RopeSpec
 
-_SLAB = 16
-
 
 def matmul_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """``x [rows, k] @ weight [n, k].T`` in float32; the order of the sum over ``k`` is BLAS's."""
+    """``x [rows, k] @ weight [n, k].T`` in float32; the order of the sum over ``k`` is BLAS's for one row."""
     out = np.empty((len(x), len(weight)), np.float32)
-    slab = np.zeros((_SLAB, x.shape[1]), np.float32)
-    for i in range(0, len(x), _SLAB):
-        part = x[i : i + _SLAB]
-        slab[: len(part)] = part
-        out[i : i + len(part)] = (slab @ weight.T)[: len(part)]
+    for row, result in zip(np.ascontiguousarray(x), out, strict=True):
+        np.matmul(weight, row, out=result)
     return out
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float, group: int = 0) -> np.ndarray:
     """Root-mean-square norm (1910.07467) over each ``group`` columns (0: all); ``weight [group]`` serves every group."""
-    groups = x.reshape(len(x), -1, group or x.shape[1])
+    size = group or x.shape[1]
+    groups = x.reshape(len(x), x.shape[1] // size, size)
     mean = np.mean(groups * groups, axis=-1, keepdims=True, dtype=np.float32)
     return (groups / np.sqrt(mean + np.float32(eps)) * weight).reshape(x.shape)
 
@@ -46,7 +42,7 @@ def cos_sin(rope: RopeSpec, positions: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def rotate(x: np.ndarray, heads: int, rope: RopeSpec, positions: np.ndarray) -> np.ndarray:
     """Rotate columns ``i`` and ``i + dim / 2`` of each head as a pair; columns from ``dim`` on pass through."""
     cos, sin = (t[:, None, :] for t in cos_sin(rope, positions))
-    head = x.reshape(len(x), heads, -1)
+    head = x.reshape(len(x), heads, x.shape[1] // heads)
     half = rope.dim // 2
     a, b = head[..., :half], head[..., half : rope.dim]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, head[..., rope.dim :]], axis=-1).reshape(x.shape)

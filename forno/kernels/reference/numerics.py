@@ -27,11 +27,14 @@ class S8:
     @property
     def sums(self) -> np.ndarray:
         """int32 sum of ``q`` over each group; what kernels with unsigned weights subtract."""
-        return self.q.reshape(*self.scale.shape, -1).sum(-1, dtype=np.int32)
+        return self._groups.sum(-1, dtype=np.int32)
 
     def dequantize(self) -> np.ndarray:
-        grouped = self.q.reshape(*self.scale.shape, -1).astype(np.float32) * self.scale[..., None]
-        return grouped.reshape(self.q.shape)
+        return (self._groups.astype(np.float32) * self.scale[..., None]).reshape(self.q.shape)
+
+    @property
+    def _groups(self) -> np.ndarray:
+        return self.q.reshape(*self.scale.shape, self.q.shape[-1] // self.scale.shape[-1])
 
 
 def quantize_s8(x: np.ndarray, group: int = GROUP) -> S8:
