@@ -148,8 +148,7 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
     return;
   }
   const char* query = job.query + int64_t(row) * job.kp * element;
-  for (int page = pages.first; page < pages.last; ++page)
-    scores<kBf16>(count, query, job.kp * element, pages.k[page], job.kp, job.scores + page * kPage);
+  scores<kBf16>(count, query, job.kp * element, pages, job.kp, job.scores);
   for (int r = 0; r < count; ++r) {
     const int lo = job.first_key(row + r) - begin, hi = job.position(row + r) + 1 - begin;
     char* weights = job.weights + r * kSegment * element;
