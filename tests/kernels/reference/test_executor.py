@@ -68,6 +68,14 @@ def test_narrow_types_stay_close_to_fp32(form: str, kv: str) -> None:
     assert 1e-4 < error < 0.05
 
 
+def test_all_rows_at_once_differ_by_rounding_only() -> None:
+    program, tokens = tiny("llama"), tokens_for(5, 30)
+    weights = tiny_weights(program)
+    executor = ReferenceExecutor(program, weights, 4, BLOCK_SIZE, row_by_row=False)
+    together = executor.run(batch_of([(tokens, 0, [0, 1, 2, 3])]))["logits"]
+    np.testing.assert_allclose(together, logits_of(program, weights, tokens), rtol=0, atol=2e-2)  # bf16 may round the other way
+
+
 def test_a_windowed_layer_forgets() -> None:
     program = tiny("mistral-window", "f32", "float32")  # two layers with windows of 7 see 13 tokens back
     weights, tokens = tiny_weights(program), tokens_for(1, 30)
