@@ -17,7 +17,6 @@ from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.checkpoint import Checkpoint, Tensor, TokenizerSource
 from forno.loader.dequant import dequantize
 from forno.loader.gguf import GgufFile, read_gguf
-from forno.loader.limits import MAX_HEAD_DIM, MAX_POSITIONS, MAX_WIDTH
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """``general.architecture`` (also the ``model_type``) to the class name. Mistral files say llama: same program."""
@@ -42,6 +41,11 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _LAYER_NAME = re.compile(r"blk\.(\d{1,9})\.(\w+)\.(weight|bias)", re.ASCII)
+
+# Believable at most. What a model accepts is up to ``models``; these keep nonsense out of the arithmetic here.
+_MAX_WIDTH = 1 << 22
+_MAX_HEAD_DIM = 1 << 14
+_MAX_POSITIONS = 1 << 31
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -113,15 +117,13 @@ def gguf_config(file: GgufFile) -> dict[str, Any]:
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon", low=0.0, high=1.0),
         "rope_theta": keys.number("rope.freq_base", 10000.0, low=1.0, high=1e12),
         "rope_scaling": _rope_scaling(keys, head_dim),
-        "max_position_embeddings": keys.integer("context_length", high=MAX_POSITIONS),
+        "max_position_embeddings": keys.integer("context_length", high=_MAX_POSITIONS),
         "tie_word_embeddings": "output.weight" not in file.tensors,
     }
     if keys.arch == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
-    if window := keys.integer("attention.sliding_window", 0, low=0, high=MAX_POSITIONS):
-        config["sliding_window"] = window
-        config["use_sliding_window"] = True
+    _add_window(config, keys)
     for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
         config[name] = _token_id(file, f"tokenizer.ggml.{key}_token_id", vocab.shape[0])
     return config
@@ -134,8 +136,8 @@ def _architecture(file: GgufFile) -> str:
             raise UnsupportedError(f"{file.path} is one part of a split model; join it first: llama-gguf-split --merge")
         return arch
     if not isinstance(arch, str):
-        raise CheckpointError(f"{file.path} names no architecture (general.architecture is {arch!r})")
-    raise UnsupportedError(f"{file.path} has the architecture {arch!r}; forno supports {_supported()}")
+        raise CheckpointError(f"{file.path} names no architecture (general.architecture is {arch!r:.80})")
+    raise UnsupportedError(f"{file.path} has the architecture {arch!r:.80}; forno supports {_supported()}")
 
 
 def _supported() -> str:
@@ -149,7 +151,7 @@ class _Keys:
     file: GgufFile
     arch: str
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = MAX_WIDTH) -> int:
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = _MAX_WIDTH) -> int:
         value = self.file.metadata.get(f"{self.arch}.{key}", default)
         if isinstance(value, list) and value and all(v == value[0] for v in value):
             value = value[0]  # one number per layer
@@ -176,12 +178,22 @@ class _Keys:
         return CheckpointError(f"{self.file.path}: {self.arch}.{key} is {found}, but has to be {wanted}")
 
 
+def _add_window(config: dict[str, Any], keys: _Keys) -> None:
+    """A window on every layer is what Hugging Face calls mistral; of the others the file does not say which layers have it."""
+    window = keys.integer("attention.sliding_window", 0, low=0, high=_MAX_POSITIONS)
+    if not 0 < window < config["max_position_embeddings"]:
+        return
+    if keys.arch != "llama" or config["attention_bias"] or config["mlp_bias"]:
+        raise UnsupportedError(f"{keys.file.path}: {keys.arch}.attention.sliding_window is supported for mistral models only")
+    config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window}
+
+
 def _head_dim(keys: _Keys, hidden: int, heads: int) -> int:
-    head_dim = keys.integer("attention.key_length", max(hidden // heads, 1), high=MAX_HEAD_DIM)
+    head_dim = keys.integer("attention.key_length", max(hidden // heads, 1), high=_MAX_HEAD_DIM)
     if head_dim % 2:
         raise CheckpointError(f"{keys.file.path}: heads of {head_dim} elements cannot be rotated in pairs")
     for key in ("attention.value_length", "rope.dimension_count"):
-        if keys.integer(key, head_dim, high=MAX_HEAD_DIM) != head_dim:
+        if keys.integer(key, head_dim, high=_MAX_HEAD_DIM) != head_dim:
             raise UnsupportedError(
                 f"{keys.file.path}: {keys.arch}.{key} is not the head size {head_dim}; forno needs them equal"
             )
@@ -209,7 +221,7 @@ def _rope_scaling(keys: _Keys, head_dim: int) -> dict[str, Any] | None:
     if kind == "none":
         kind = "linear"  # older files give the factor alone
     scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
-    if original := keys.integer("rope.scaling.original_context_length", 0, low=0, high=MAX_POSITIONS):
+    if original := keys.integer("rope.scaling.original_context_length", 0, low=0, high=_MAX_POSITIONS):
         scaling["original_max_position_embeddings"] = original
     if attention := keys.number("rope.scaling.attn_factor", 0.0, low=0.0, high=1e6):
         scaling["attention_factor"] = attention
@@ -230,19 +242,23 @@ def _generation_config(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]
 
 
 def _hf_tensors(file: GgufFile, config: dict[str, Any]) -> dict[str, Tensor]:
+    heads: dict[str, int] = {}
+    if file.metadata["general.architecture"] in _INTERLEAVED:
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     orders: dict[str, np.ndarray] = {}
-    if config["model_type"] in _INTERLEAVED:
-        orders["q_proj"] = half_split_order(config["num_attention_heads"], config["head_dim"])
-        orders["k_proj"] = half_split_order(config["num_key_value_heads"], config["head_dim"])
     tensors: dict[str, Tensor] = {}
     for tensor in file.tensors.values():
         if tensor.name == ROPE_FACTORS:
             continue  # part of the config
         name = hf_name(tensor.name)
-        order = orders.get(name.split(".")[-2]) if name.startswith("model.layers.") else None
-        if order is not None and tensor.shape[0] != len(order):
-            raise CheckpointError(f"{file.path}: {tensor.name} has {tensor.shape[0]} rows, expected {len(order)}")
         if name in tensors:
             raise CheckpointError(f"{file.path}: two tensors are named {name}")
-        tensors[name] = replace(tensor, name=name, row_order=order)
+        part = name.split(".")[-2] if name.startswith("model.layers.") else ""
+        if part in heads:
+            rows = heads[part] * config["head_dim"]
+            if tensor.shape[0] != rows:  # before anything of this size is made
+                raise CheckpointError(f"{file.path}: {tensor.name} has {tensor.shape[0]} rows, expected {rows}")
+            if part not in orders:
+                orders[part] = half_split_order(heads[part], config["head_dim"])
+        tensors[name] = replace(tensor, name=name, row_order=orders.get(part))
     return tensors

@@ -15,6 +15,7 @@ from typing import Any
 
 from forno.errors import DownloadError, FornoError, ModelError
 from forno.loader.fetch import sha256_of
+from forno.loader.safetensors import read_directory
 
 PREFIX = "hf:"
 
@@ -50,18 +51,22 @@ def parse(model: str) -> HubModel:
     return HubModel(repo, file or None)
 
 
-def fetch_hub(model: HubModel, *, verify: bool = False) -> Path:
+def fetch_hub(model: HubModel, *, verify: bool = False, refresh: bool = False) -> Path:
     """The GGUF file, or the directory, of ``model`` in huggingface_hub's cache; fetched if it is not there.
 
-    Without a network, what was fetched before is used. ``verify`` hashes every file against the Hub's own checksums.
+    What was fetched before is used without asking the network, unless ``refresh`` wants the newest; then it still
+    serves if there is no network. ``verify`` hashes every file against the Hub's own checksums.
     Raises ``DownloadError`` or ``ModelError``.
     """
+    path = None if refresh else _cached(model)
     try:
-        path = _fetch(model)
+        path = path or _fetch(model)
     except FornoError:
         raise
     except Exception as error:  # the library raises its own, its HTTP client's and the system's errors
-        raise _explain(error, model) from error
+        path = None if _is_answer(error) else _cached(model)
+        if path is None:
+            raise _explain(error, model) from error
     if verify:
         for file in [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file()):
             verify_blob(file)
@@ -73,13 +78,7 @@ def _fetch(model: HubModel) -> Path:
 
     if model.file:
         return Path(hf_hub_download(model.repo, model.file))
-    try:
-        files = _list_files(model.repo)
-    except Exception as error:
-        cached = None if _is_answer(error) else _cached(model.repo)
-        if cached is None:
-            raise
-        return cached
+    files = _list_files(model.repo)
     if "config.json" in files and any(name.endswith(".safetensors") for name in files):
         return _snapshot(model.repo, local_files_only=False)
     return Path(hf_hub_download(model.repo, _only_gguf(model.repo, files)))
@@ -105,14 +104,19 @@ def _snapshot(repo: str, *, local_files_only: bool) -> Path:
     )
 
 
-def _cached(repo: str) -> Path | None:
-    """What an earlier run fetched of ``repo``, if it is a model: a directory, or the only GGUF file in it."""
+def _cached(model: HubModel) -> Path | None:
+    """What an earlier run fetched, if it is complete: the file, the directory, or the only GGUF file of the repository."""
+    from huggingface_hub import hf_hub_download
+
     try:
-        path = _snapshot(repo, local_files_only=True)
-    except Exception:  # nothing there; the caller reports why the network failed
+        if model.file:
+            return Path(hf_hub_download(model.repo, model.file, local_files_only=True))
+        path = _snapshot(model.repo, local_files_only=True)
+        if (path / "config.json").exists():
+            read_directory(path)  # an interrupted fetch leaves shards missing
+            return path
+    except Exception:  # nothing there, or not all of it
         return None
-    if (path / "config.json").exists():
-        return path
     files = list(path.glob("*.gguf"))
     return files[0] if len(files) == 1 else None
 
@@ -143,9 +147,10 @@ def verify_blob(file: Path) -> None:
 
 def _is_answer(error: Exception) -> bool:
     """Whether the Hub was reached and said no, as opposed to not being reached."""
-    from huggingface_hub.utils import RepositoryNotFoundError
+    from huggingface_hub.utils import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    return isinstance(error, RepositoryNotFoundError)
+    answers = isinstance(error, (RepositoryNotFoundError, EntryNotFoundError))
+    return answers and not isinstance(error, LocalEntryNotFoundError)
 
 
 def _explain(error: Exception, model: HubModel) -> ModelError:

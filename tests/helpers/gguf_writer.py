@@ -111,11 +111,11 @@ def _items(value: list[Any] | Typed) -> bytes:
 # --- weights ---
 
 
-_ENCODABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+_ENCODABLE = ("f32", "f16", "bf16", "q8_0", "q4_1")
 
 
 def encode(values: np.ndarray, form: str) -> bytes:
-    """``values`` in one of the formats that have an encoder: f32, f16, bf16 (rounded to even), q8_0, q4_0, q4_1."""
+    """``values`` in one of the formats that have an encoder: f32, f16, bf16 (rounded to even), q8_0, q4_1."""
     values = np.ascontiguousarray(values, np.float32)
     if form == "f32":
         return values.tobytes()

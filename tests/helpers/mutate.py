@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from hypothesis import strategies as st
+
+DEADLINE = timedelta(seconds=20)
+"""Of one damaged file. It takes milliseconds; a loop that runs away takes minutes, a busy machine does not."""
 
 EXTREMES = tuple(
     value.to_bytes(8, "little")

@@ -155,8 +155,15 @@ def test_numbers_per_layer_are_one_number_if_equal(path: Path) -> None:
         opened(path, TinyModel(), **{"llama.attention.head_count_kv": [2, 4]})
 
 
-def test_a_window_is_handed_over(path: Path) -> None:
-    assert opened(path, TinyModel(), **{"llama.attention.sliding_window": 128}).config["sliding_window"] == 128
+def test_a_window_makes_it_a_mistral(path: Path) -> None:
+    config = opened(path, TinyModel(), **{"llama.attention.sliding_window": 128}).config
+    assert (config["model_type"], config["sliding_window"]) == ("mistral", 128)
+    tensors = opened(path, TinyModel(), **{"llama.attention.sliding_window": 128}).tensors
+    assert tensors["model.layers.0.self_attn.q_proj.weight"].row_order is not None
+    config = opened(path, TinyModel(), **{"llama.attention.sliding_window": 512}).config
+    assert config["model_type"] == "llama"  # as long as the context: no window
+    with pytest.raises(UnsupportedError, match="mistral models only"):
+        opened(path, TinyModel(arch="qwen2"), **{"qwen2.attention.sliding_window": 128})
 
 
 def test_token_ids_out_of_range_mean_none(path: Path) -> None:
@@ -173,6 +180,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"llama.attention.value_length": 32}, "value_length is not the head size"),
     ({"llama.rope.dimension_count": 8}, "dimension_count is not the head size"),
 ]
+BIG_HEADS = {f"llama.{key}": 1 << 14 for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")}
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"general.architecture": None}, "names no architecture"),
     ({"general.architecture": 7}, "names no architecture"),
@@ -187,6 +195,8 @@ DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"llama.attention.head_count_kv": 5}, "head_count_kv is 5"),
     ({"llama.attention.key_length": 15, "llama.attention.value_length": 15}, "cannot be rotated"),
     ({"llama.attention.key_length": 1 << 30}, "key_length"),
+    # Rows that would take 256 GiB, each number believable by itself.
+    ({"llama.embedding_length": 1 << 22, "llama.attention.head_count": 1 << 22, **BIG_HEADS}, "expected 68719476736"),
     ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon is nan"),
     ({"llama.rope.freq_base": 0.0}, "freq_base is 0.0"),
     ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
@@ -219,6 +229,7 @@ def with_tensor(name: str, shape: tuple[int, ...], values: np.ndarray | None = N
         (with_tensor("rope_freqs.weight", (9,)), r"shape (9,), expected (8,)"),
         (with_tensor("rope_freqs.weight", (8,)), "not positive numbers"),
         (with_tensor("rope_freqs.weight", (8,), np.full(8, np.nan, np.float32)), "not positive numbers"),
+        (with_tensor("blk.0.attn_k.weight", (48, 64)), "blk.0.attn_k.weight has 48 rows, expected 32"),
         (with_tensor("blk.1.attn_k.weight", (48, 64)), "blk.1.attn_k.weight has 48 rows, expected 32"),
         ([*tiny_tensors(TinyModel()), *with_tensor("blk.00.attn_norm.weight", (64,))[-1:]], "two tensors are named"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from forno.errors import CheckpointError, FornoError, ModelError, UnsupportedError
 from forno.loader.dequant import dequantize
 from forno.loader.safetensors import INDEX_NAME, read_directory, read_safetensors
-from tests.helpers.mutate import damaged
+from tests.helpers.mutate import DEADLINE, damaged
 from tests.helpers.safetensors_writer import pack_header, pack_safetensors, write_tiny_directory
 from tests.helpers.tiny import TinyModel
 
@@ -107,7 +106,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(damaged(FILE, HEADER))
-@settings(max_examples=300, deadline=timedelta(seconds=1))
+@settings(max_examples=300, deadline=DEADLINE)
 def test_a_damaged_file_opens_or_is_a_named_error(scratch: Path, data: bytes) -> None:
     scratch.write_bytes(data)
     try:
