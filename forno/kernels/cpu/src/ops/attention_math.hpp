@@ -14,18 +14,22 @@ using attention_plan::kSegmentPages;
 // Rows per call, vectors of V's columns and pages of K per pass: as many accumulators as there are registers.
 #if defined(FORNO_AVX512)
 constexpr int kRows = 6, kColumns = 4, kScorePages = 2;
-constexpr bool kHasBf16 = true;
+constexpr bool kNative = true;  // multiplies cached types as they are; otherwise everything is widened to fp32
 #elif defined(FORNO_AVX2)
 constexpr int kRows = 3, kColumns = 2, kScorePages = 1;
-constexpr bool kHasBf16 = false;
+constexpr bool kNative = false;
 #else
 constexpr int kRows = 1, kColumns = 4, kScorePages = 1;
-constexpr bool kHasBf16 = false;
+constexpr bool kNative = false;
 #endif
 static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of kBlockRows rows");
 
 // Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
 #define FORNO_UNROLL _Pragma("GCC unroll 8")
+
+// Weights and V are multiplied as bf16 pairs for this type of computation (INT8 differs from BF16 in its scores only).
+template <KvDType kType>
+constexpr bool kPairs = kNative && kType != KvDType::F32;
 
 // K and V of a segment in the type that is computed with; [first, last) are the pages in use.
 struct Pages {
@@ -96,6 +100,35 @@ void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, in
     FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
 }
 
+// A query as two signed digits, q = scale * (high + low / 128), which keeps 15 bits where one digit would keep 8; K is
+// unsigned with 128 for zero, so sums start at -128 * sum(digits).
+struct Int8Query { float scale; int32_t start_high, start_low; };  // lies behind the digits [dim] and [dim]
+
+template <int R>
+void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
+  vi high[R][2] = {}, low[R][2] = {};
+  const char* k = pages.k[page];
+  for (int d = 0; d < dim; d += 4, k += kPage * 4) {
+    const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
+    FORNO_UNROLL for (int r = 0; r < R; ++r) {
+      const __m512i h = (__m512i)broadcast_pair(query + r * query_stride + d);
+      const __m512i l = (__m512i)broadcast_pair(query + r * query_stride + dim + d);
+      high[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][0], k0, h);
+      high[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][1], k1, h);
+      low[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][0], k0, l);
+      low[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][1], k1, l);
+    }
+  }
+  FORNO_UNROLL for (int r = 0; r < R; ++r) {
+    Int8Query head;
+    std::memcpy(&head, query + r * query_stride + 2 * dim, sizeof head);
+    FORNO_UNROLL for (int i = 0; i < 2; ++i) {
+      const vi h = high[r][i] + head.start_high, l = low[r][i] + head.start_low;
+      vstore(scores + r * kSegment + page * kPage + i * kLanes, vfma(vfloat(h), vset(128.0f), vfloat(l)) * vset(head.scale));
+    }
+  }
+}
+
 template <int R, int C>
 void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
   vf acc[R][C] = {};
@@ -120,32 +153,34 @@ void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column
 using ScoresFn = void (*)(const char*, int64_t, const Pages&, int, int, float*);
 using SumsFn = void (*)(const char*, const Pages&, int, int, float*, int64_t);
 
-template <bool kBf16, int R, int P>
+template <KvDType kType, int R, int P>
 constexpr ScoresFn scores_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kBf16) return scores_bf16<R, P>;
+  if constexpr (kType == KvDType::BF16) return scores_bf16<R, P>;
+  if constexpr (kType == KvDType::INT8) return scores_int8<R>;
 #endif
   return scores_f32<R, P>;
 }
-template <bool kBf16, int R, int C>
+template <KvDType kType, int R, int C>
 constexpr SumsFn sums_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kBf16) return sums_bf16<R, C>;
+  if constexpr (kPairs<kType>) return sums_bf16<R, C>;
 #endif
   return sums_f32<R, C>;
 }
 
 #if defined(FORNO_AVX512)
 #define FORNO_BY_ROWS(kernel, n) \
-  {kernel<kBf16, 1, n>(), kernel<kBf16, 2, n>(), kernel<kBf16, 3, n>(), kernel<kBf16, 4, n>(), kernel<kBf16, 5, n>(), kernel<kBf16, 6, n>()}
+  {kernel<kType, 1, n>(), kernel<kType, 2, n>(), kernel<kType, 3, n>(), \
+   kernel<kType, 4, n>(), kernel<kType, 5, n>(), kernel<kType, 6, n>()}
 #elif defined(FORNO_AVX2)
-#define FORNO_BY_ROWS(kernel, n) {kernel<kBf16, 1, n>(), kernel<kBf16, 2, n>(), kernel<kBf16, 3, n>()}
+#define FORNO_BY_ROWS(kernel, n) {kernel<kType, 1, n>(), kernel<kType, 2, n>(), kernel<kType, 3, n>()}
 #else
-#define FORNO_BY_ROWS(kernel, n) {kernel<kBf16, 1, n>()}
+#define FORNO_BY_ROWS(kernel, n) {kernel<kType, 1, n>()}
 #endif
 
 // Scores of all pages in use for `rows` rows.
-template <bool kBf16>
+template <KvDType kType>
 void scores(int rows, const char* query, int64_t query_stride, const Pages& pages, int dim, float* out) {
   static constexpr ScoresFn table[kScorePages][kRows] = {
       FORNO_BY_ROWS(scores_for, 1),
@@ -154,14 +189,15 @@ void scores(int rows, const char* query, int64_t query_stride, const Pages& page
 #endif
   };
   for (int page = pages.first; page < pages.last;) {
-    const int count = pages.last - page < kScorePages ? pages.last - page : kScorePages;
+    const int most = kType == KvDType::INT8 ? 1 : kScorePages;  // two digits already fill the registers
+    const int count = pages.last - page < most ? pages.last - page : most;
     table[count - 1][rows - 1](query, query_stride, pages, page, dim, out);
     page += count;
   }
 }
 
 // All `v_stride` (padded) columns of out for `rows` rows.
-template <bool kBf16>
+template <KvDType kType>
 void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out) {
   static constexpr SumsFn table[kColumns][kRows] = {
       FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2),
