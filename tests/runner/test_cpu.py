@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -196,20 +197,20 @@ def test_a_request_cannot_outgrow_what_it_was_admitted_for(runner: CpuRunner) ->
     assert results[2].tokens == ((),)
 
 
-def test_nan_fails_its_own_row_only(model: Model) -> None:
-    damaged = dict(model.tensors)
-    name = "model.embed_tokens.weight"
-    table = damaged[name].data.view(np.float32).reshape(damaged[name].shape).copy()
-    table[7] = np.nan
-    damaged[name] = type(damaged[name])(name, table.shape, "f32", table.reshape(-1).view(np.uint8))
-    runner = Model(model.program, damaged).runner(2)
-    expected = generate(model.runner(), request(PROMPT), 1)
-    assert 7 not in PROMPT[:20]
-    bad, good = runner.admit(request([7, 1])), runner.admit(request(PROMPT[:20]))
-    result = runner.run(StepPlan((Row(bad, 0, 2, (0,), True), Row(good, 0, 20, (1,), True))))
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("format", ["f32", "bf16", "q8_0"])
+def test_nan_fails_its_own_row_only(format: str, isa: str) -> None:
+    model, name, token = Model.tiny(format=format), "model.embed_tokens.weight", 7
+    tensor = model.tensors[name]
+    table = tensor.data.copy().reshape(tensor.shape[0], -1)
+    table[token] = 0xFF  # NaN as a float, and as a scale
+    damaged = {**model.tensors, name: replace(tensor, data=table.reshape(-1))}
+    runner = Model(model.program, damaged).runner(2, isa)
+    prompt = [t for t in PROMPT[:20] if t != token]
+    bad, good = runner.admit(request([token, 1])), runner.admit(request(prompt))
+    result = runner.run(StepPlan((Row(bad, 0, 2, (0,), True), Row(good, 0, len(prompt), (1,), True))))
     assert isinstance(result.errors[0], NumericsError)
-    assert result.tokens == ((), tuple(generate(model.runner(), request(PROMPT[:20]), 1)))
-    assert expected
+    assert result.tokens == ((), tuple(generate(model.runner(1, isa), request(prompt), 1)))
 
 
 class _Only:

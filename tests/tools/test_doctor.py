@@ -27,7 +27,7 @@ def test_report_is_complete_and_positive(report: dict[str, Any]) -> None:
 
 def test_table_has_a_line_per_fact_and_aligned_columns(report: dict[str, Any]) -> None:
     facts = doctor.as_table(report).split("\n\n")[0].splitlines()
-    assert len(facts) == 14
+    assert len(facts) == 15
     column = len("instruction sets") + 2
     assert all(line[column - 1] == " " and line[column] != " " for line in facts)
 
@@ -45,6 +45,7 @@ HEALTHY: dict[str, Any] = {
     "threads": 8,
     "kernels_chosen": "avx512",
     "huge_pages": "madvise",
+    "load": 0.5,
     "memory_available": 64 << 30,
 }
 
@@ -57,6 +58,7 @@ HEALTHY: dict[str, Any] = {
         ({"cores": 4}, "--threads 4"),
         ({"kernels_chosen": "portable"}, "AVX2"),
         ({"huge_pages": "never"}, "huge pages"),
+        ({"load": 7.5}, "load 7.5 on 8 CPUs"),
         ({"memory_available": 1 << 30}, "1.0 GiB"),
     ],
 )
