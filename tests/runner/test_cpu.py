@@ -183,8 +183,14 @@ def test_more_plans_that_do_not_fit(runner: CpuRunner) -> None:
 def test_requests_that_cannot_be_held_are_refused(runner: CpuRunner) -> None:
     with pytest.raises(RequestError, match="vocabulary"):
         runner.admit(request([96]))
-    with pytest.raises(RequestError, match="vocabulary"):
-        runner.admit(request([1], logit_bias={96: 1.0}))
+    for token in (96, -1, 2**40):
+        with pytest.raises(RequestError, match="vocabulary") as raised:
+            runner.admit(request([1], logit_bias={token: 1.0}))
+        assert raised.value.param == "logit_bias"
+    with pytest.raises(RequestError):
+        runner.admit(request([2**40]))
+    with pytest.raises(RequestError, match="at least one"):
+        runner.admit(request([]))
     with pytest.raises(PromptTooLongError):
         runner.admit(request([1] * (runner.max_model_len + 1)))
     assert runner.executor.num_requests == 0
@@ -195,6 +201,11 @@ def test_a_request_cannot_outgrow_what_it_was_admitted_for(runner: CpuRunner) ->
     results = [runner.run(StepPlan((Row(slot, start, count, (0,), True),))) for start, count in ((0, 3), (3, 1), (4, 1))]
     assert isinstance(results[2].errors[0], EngineError)
     assert results[2].tokens == ((),)
+
+
+def test_absurd_but_valid_numbers_are_held(runner: CpuRunner) -> None:
+    huge = request([1], max_tokens=2**60, min_tokens=2**50, top_k=2**40, seed=-(2**70), stop_token_ids=(2**40, -5))
+    assert len(generate(runner, huge, 3)) == 3
 
 
 @pytest.mark.parametrize("isa", ISAS)
