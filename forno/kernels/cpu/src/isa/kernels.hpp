@@ -1,6 +1,7 @@
 // Collects the ops into one build unit's table. Included once per instruction set, with FORNO_ISA set to its name.
 #include "../ops/embed.hpp"
 #include "../ops/linear.hpp"
+#include "../ops/peak.hpp"
 #include "../ops/quantize.hpp"
 #include "../types.hpp"
 #include "../work.hpp"
@@ -19,6 +20,7 @@ constexpr KernelTable make_table() {
   t.embed = embed;
   t.quantize = quantize;
   t.linear = linear;
+  t.peak = peak;
   return t;
 }
 
