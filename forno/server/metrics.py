@@ -94,7 +94,7 @@ class Family:
         family = kind(f"{self.prefix}:{name}", text, labels=[*self.names, label])
         for key, value in values.items():
             family.add_metric([*self.values, key], value)
-        return family  # type: ignore[no-any-return]
+        return family
 
     def histogram(self, name: str, text: str, data: Histogram) -> Metric:
         family = HistogramMetricFamily(f"{self.prefix}:{name}", text, labels=self.names)
@@ -108,7 +108,7 @@ class Exposition:
     def __init__(self, families: Any) -> None:
         self._families = families
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._families()

@@ -68,7 +68,8 @@ body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60re
 h2 {{ font-size: 1.1rem; margin: 2rem 0 .3rem; border-top: 1px solid #ddd; padding-top: 1rem; }}
 code {{ font: 13px ui-monospace, monospace; background: #f4f1ec; padding: .1em .3em; border-radius: 3px; }}
 .method {{ color: #b3541e; font-weight: 700; }} table {{ border-collapse: collapse; width: 100%; margin: .5rem 0; }}
-td {{ border-bottom: 1px solid #eee; padding: .2rem .6rem .2rem 0; vertical-align: top; }} td:first-child {{ white-space: nowrap; }}
+td {{ border-bottom: 1px solid #eee; padding: .2rem .6rem .2rem 0; vertical-align: top; }}
+td:first-child {{ white-space: nowrap; }}
 </style></head><body><h1>forno {version}</h1>
 <p>The OpenAI API, served by forno. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.
 Fields that are not listed are refused with 400 and their name.</p>{body}</body></html>"""
