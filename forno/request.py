@@ -113,6 +113,8 @@ class Request:
     """Lower is served first under ``--scheduling-policy priority``."""
     cache_salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
+    group: str = ""
+    """Children of one ``n`` > 1 request carry the same group: they share their prompt even with prefix caching off."""
     deadline: float | None = None
     """Seconds on the engine's clock after which the request fails with ``DeadlineError``."""
     constraint: TokenConstraint | None = None

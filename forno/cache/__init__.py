@@ -1,0 +1,8 @@
+"""Which KV block holds what: block pool, prefix index, block tables. Ids only; knows no tensor, request or clock."""
+
+from forno.cache.block_pool import BlockPool
+from forno.cache.block_table import BlockTable
+from forno.cache.kv_cache import KvCache
+from forno.cache.prefix_index import PrefixIndex, block_hash, root_hash
+
+__all__ = ["BlockPool", "BlockTable", "KvCache", "PrefixIndex", "block_hash", "root_hash"]

@@ -1,0 +1,1 @@
+"""Schedule, run, commit, collect: the loop that turns requests into outputs, and its asynchronous front."""

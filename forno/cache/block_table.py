@@ -1,0 +1,30 @@
+"""One request's view of the cache: its blocks in order, and the hash of each block of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forno.cache.prefix_index import block_hash
+
+
+class BlockTable:
+    """Blocks of one request. Only ``KvCache`` changes ``blocks``."""
+
+    __slots__ = ("blocks", "hashes", "ids", "indexed", "root")
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.blocks: list[int] = []
+        self.ids: tuple[int, ...] = ()
+        """``blocks`` as the plan wants them; rebuilt only when a block is added."""
+        self.hashes: list[bytes] = []
+        """Of the first full blocks of the request's tokens, computed once, whether or not the blocks exist yet."""
+        self.indexed = 0
+        """Leading blocks whose content is computed and was offered to the prefix index."""
+
+    def extend_hashes(self, tokens: Sequence[int], block_size: int, count: int) -> None:
+        """Make ``hashes`` cover the first ``count`` blocks of ``tokens``."""
+        hashes = self.hashes
+        for i in range(len(hashes), count):
+            parent = hashes[-1] if hashes else self.root
+            hashes.append(block_hash(parent, tokens[i * block_size : (i + 1) * block_size]))

@@ -1,0 +1,83 @@
+"""When waiting requests may join: continuously, or in batches as older servers do it. Same engine, honest comparison."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from forno.config import SchedulerConfig
+from forno.scheduler.waiting import WaitingLine
+
+
+class Batching(Protocol):
+    """Says how many waiting requests may join. Knows counts and times; touches no request."""
+
+    def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
+        """Requests that may join in this step. ``now`` is in seconds on the scheduler's clock."""
+
+    def joined(self, change: int) -> None:
+        """``change`` requests took a seat; -1 if one was preempted and will want it back."""
+
+    def ready_in(self, now: float, waiting: WaitingLine) -> float:
+        """Seconds until somebody may join, if nothing runs and nobody else arrives."""
+
+
+class Continuous:
+    """A seat is free as soon as a request finishes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
+        return self._size - running
+
+    def joined(self, change: int) -> None:
+        pass
+
+    def ready_in(self, now: float, waiting: WaitingLine) -> float:
+        return 0.0
+
+
+class Static:
+    """Whoever waits when nothing runs forms a batch; it runs until its last request has finished."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._open = 0
+        """Seats of the current batch not taken yet: its prompts may need several steps to get in."""
+
+    def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
+        if running == 0:
+            self._open = min(self._size, len(waiting))
+        return self._open
+
+    def joined(self, change: int) -> None:
+        self._open -= change
+
+    def ready_in(self, now: float, waiting: WaitingLine) -> float:
+        return 0.0
+
+
+class Dynamic(Static):
+    """Static, but a batch starts only when it is full or its first request has waited for ``max_delay`` seconds."""
+
+    def __init__(self, size: int, max_delay: float) -> None:
+        super().__init__(size)
+        self._max_delay = max_delay
+
+    def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
+        if running == 0 and self.ready_in(now, waiting) > 0:
+            return 0
+        return super().seats(now, running, waiting)
+
+    def ready_in(self, now: float, waiting: WaitingLine) -> float:
+        if not len(waiting) or len(waiting) >= self._size:
+            return 0.0
+        return max(0.0, min(s.request.arrival for s in waiting) + self._max_delay - now)
+
+
+def batching_for(config: SchedulerConfig) -> Batching:
+    if config.batching == "static":
+        return Static(config.max_num_seqs)
+    if config.batching == "dynamic":
+        return Dynamic(config.max_num_seqs, config.batch_max_delay)
+    return Continuous(config.max_num_seqs)
