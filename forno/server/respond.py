@@ -7,12 +7,15 @@ with the kernels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from forno.server.limits import Receive, Scope, Send
+from forno.server.errors import describe
+from forno.server.limits import App, Receive, Scope, Send
+from forno.server.wire import ErrorResponse
 
 _encoder = msgspec.json.Encoder()
 
@@ -41,20 +44,43 @@ EVENT_HEAD = [
 ]
 
 
-class Events:
-    """Server-sent events from an iterator of encoded chunks. The iterator is closed when the client leaves."""
+class Deferred:
+    """A response that is still being computed; the work is cancelled when the client leaves."""
 
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, App]) -> None:
+        self.work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await until_disconnect(receive, self.work)
+        if response is not None:
+            await response(scope, receive, send)
+
+
+class Events:
+    """Server-sent events from encoded chunks. The iterator is closed when the client leaves.
+
+    The response starts with the first chunk, so that an error before it still gets its status; one after it is sent
+    as an event, since a client must never take a part for the whole.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[bytes]) -> None:
         self.chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEAD})
         await until_disconnect(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
-        async for chunk in self.chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        async with aclosing(self.chunks):
+            first = await anext(self.chunks)
+            await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEAD})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            try:
+                async for chunk in self.chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except Exception as error:
+                body = describe(error)[1]
+                await send({"type": "http.response.body", "body": event(ErrorResponse(error=body)) + DONE, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def until_disconnect(receive: Receive, work: Awaitable[Any]) -> Any:

@@ -36,7 +36,49 @@ MAX_ARGUMENT = 1_000_000
 _UNBOUNDED_METHODS = frozenset(
     ["center", "ljust", "rjust", "zfill", "expandtabs", "encode", "translate", "maketrans", "format", "format_map", "to_bytes"]
 )
-_FILTERS = ["abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort", "string", "title", "trim", "unique", "upper", "wordcount"]
+_FILTERS = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "forceescape",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "title",
+    "trim",
+    "unique",
+    "upper",
+    "wordcount",
+]
 _WIDTH = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
 
 
