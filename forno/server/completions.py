@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,7 @@ async def completions(serving: Serving, body: wire.CompletionRequest, scope: Any
     """Start every choice of every prompt, and return the response that collects or streams them."""
     serving.check_model(body.model)
     prompts = [_prompt(serving, body, p) for p in _split(body.prompt)]
-    constraint = convert.constraint_of(serving, body)
+    constraint = await asyncio.to_thread(convert.constraint_of, serving, body)
     id = convert.new_id("cmpl", body)
     requests, choices = [], []
     for i, prompt in enumerate(prompts):
