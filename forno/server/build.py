@@ -36,7 +36,7 @@ def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, B
     built = build_engine(config)
     engine = AsyncEngine(built.engine)
     name = config.model.served_model_name or built.checkpoint.name
-    template = load_chat_template(built.checkpoint, built.tokenizer, _read(config.model.chat_template))
+    template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
     serving = Serving(
         engine=engine,
         tokenizer=built.tokenizer,
@@ -59,7 +59,8 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read(path: str) -> str | None:
+def read_template(path: str) -> str | None:
+    """The text of ``--chat-template``, None if it was not given."""
     if not path:
         return None
     try:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import gc
 import logging
-import signal
 import socket
 import sys
 import time
@@ -46,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
         print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: never scan it again
-        asyncio.run(server.serve_on(listener), loop_factory=_loop_factory())
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(server.serve_on(listener))
     finally:
         listener.close()
     return 0
@@ -112,10 +112,13 @@ class Server(uvicorn.Server):
             )
         )
         self.serving, self.settings = serving, config
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def serve_on(self, listener: socket.socket) -> None:
         """Serve until a signal, then drain."""
+        self._loop = asyncio.get_running_loop()
         self.serving.engine.start()
         folding = asyncio.create_task(self._fold_metrics())
         try:
@@ -126,10 +129,14 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """First signal: refuse new requests, let the running ones finish. Second: leave at once."""
-        if self._drain is not None or sig == signal.SIGQUIT:
+        if self._stopping or self._loop is None:
             self.force_exit = self.should_exit = True
             return
-        self._drain = asyncio.get_running_loop().create_task(self._finish())
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._start_drain)
+
+    def _start_drain(self) -> None:
+        self._drain = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
         running = self.serving.engine.stats()

@@ -7,7 +7,7 @@ plain lists, since they happen once per token.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -89,7 +89,7 @@ class Family:
         family.add_metric(self.values, value)
         return family
 
-    def by(self, kind: Any, label: str, name: str, text: str, values: dict[str, float]) -> Metric:
+    def by(self, kind: Any, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
         """A family with one more label."""
         family = kind(f"{self.prefix}:{name}", text, labels=[*self.names, label])
         for key, value in values.items():
