@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -51,7 +51,7 @@ class Session:
     stats: bool
     ids: Iterator[int]
 
-    def answer(self, prompt: list[int]) -> Iterator[RequestOutput]:
+    def answer(self, prompt: list[int]) -> Generator[RequestOutput, None, None]:
         """Outputs of one request as they come. Closing the iterator aborts it."""
         room = self.engine.max_model_len - len(prompt)
         limit = min(self.max_tokens or room, room)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     session = _open(args)
     if prompt or piped:
         text = prompt or piped
-        messages = _system(args.system) + [{"role": "user", "content": text}]
+        messages = [*_system(args.system), {"role": "user", "content": text}]
         _speak(session, session.tokenizer.encode(text) if args.raw else _encode(session, messages))
         return 0
     if not sys.stdin.isatty():
