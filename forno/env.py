@@ -31,3 +31,8 @@ def cache_dir() -> Path:
         return Path(CACHE_DIR.get())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "forno"
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """Our environment with ``extra`` set, for a process we start."""
+    return {**os.environ, **extra}

@@ -64,11 +64,12 @@ class ProgramBuilder:
         name = self._weight(weight + ".weight", (group or x.width,), dtype="f32")
         return self._emit(ops.RmsNorm(out.name, x.name, name, eps, group), out)
 
-    def linear(self, x: Value, weight: str, width: int, *, bias: bool = False, absolute: bool = False) -> Value:
-        out = self._value(weight.rsplit(".", 1)[-1], x.axis, width)
+    def linear(self, x: Value, weight: str, width: int, *, bias: bool = False, absolute: bool = False, out: str = "") -> Value:
+        """``absolute``: ``weight`` is a full name. ``out`` names the result; default: the weight's last part."""
+        value = self._value(out or weight.rsplit(".", 1)[-1], x.axis, width)
         name = self._weight(weight + ".weight", (width, x.width), absolute=absolute)
         b = self._weight(weight + ".bias", (width,), absolute=absolute, dtype="f32") if bias else None
-        return self._emit(ops.Linear(out.name, x.name, (name,), (b,)), out)
+        return self._emit(ops.Linear(value.name, x.name, (name,), (b,)), value)
 
     def rope(self, x: Value, heads: int, head_dim: int, spec: RopeSpec, key: str = "default") -> Value:
         assert self._ropes.setdefault(key, spec) == spec, f"rope {key} defined twice"

@@ -1,7 +1,11 @@
 """The op vocabulary. Each op is a frozen record of value names, weight names and constants, and knows its cost.
 
 Field conventions, on which every walker relies: ``inputs`` and ``outputs`` are value names, ``weight_names`` are
-names in ``Program.weights``. ``kernels/reference`` defines what each op computes; other backends are held against it.
+names in ``Program.weights``, ``cache`` and ``rope`` are keys of ``Program.caches`` and ``Program.ropes``.
+Every op computes in fp32 and its result is then converted to the output value's ``dtype``, as ``Quantize`` says.
+``kernels/reference`` defines what each op computes; other backends are held against it.
+
+A fused op costs the same FLOPs as the ops it replaces and moves fewer bytes: fusion saves traffic, never work.
 """
 
 from __future__ import annotations
@@ -36,13 +40,19 @@ class Op:
         return Cost(fp32=_elements(program, self.outputs, shape), activation_bytes=_activation_bytes(self, program, shape))
 
 
+def _conversions(program: Program, name: str, shape: StepShape) -> float:
+    """fp32 FLOPs of converting an op's own output on the way out: what a ``Quantize`` behind it would cost."""
+    return _elements(program, (name,), shape) if program.values[name].dtype in ("s8", "bf16") else 0.0
+
+
 def _elements(program: Program, names: tuple[str, ...], shape: StepShape) -> float:
     return float(sum(shape.size(program.values[n].axis) * program.values[n].width for n in names))
 
 
 def _activation_bytes(op: Op, program: Program, shape: StepShape) -> float:
-    names = op.inputs + op.outputs
-    return float(sum(shape.size(program.values[n].axis) * program.values[n].bytes_per_row for n in names))
+    known = [program.values[n] for n in op.inputs + op.outputs if n in program.values]
+    given = len(op.inputs) + len(op.outputs) - len(known)  # token_ids, positions: int32 per row
+    return float(sum(shape.size(v.axis) * v.bytes_per_row for v in known) + 4 * given * shape.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ class RmsNorm(Op):
 
     def cost(self, program: Program, shape: StepShape) -> Cost:
         return Cost(
-            fp32=4 * _elements(program, (self.out,), shape),
+            fp32=4 * _elements(program, (self.out,), shape) + _conversions(program, self.out, shape),
             weight_bytes=program.weights[self.weight].bytes,
             activation_bytes=_activation_bytes(self, program, shape),
         )
@@ -142,6 +152,10 @@ class Linear(Op):
         for name in self.weights:
             spec = program.weights[name]
             work[spec.unit] = work.get(spec.unit, 0.0) + 2.0 * rows * spec.shape[0] * spec.shape[1]
+        adds = rows * sum(program.weights[b].shape[0] for b in self.biases if b is not None)
+        per_element = (5 if self.activation else 0) + (1 if self.residual else 0)
+        epilogue = adds + per_element * _elements(program, (self.out,), shape) + _conversions(program, self.out, shape)
+        work["fp32"] = work.get("fp32", 0.0) + epilogue
         weight_bytes = sum(program.weights[n].bytes for n in self.weight_names)
         return Cost(**work, weight_bytes=weight_bytes, activation_bytes=_activation_bytes(self, program, shape))
 
@@ -249,8 +263,10 @@ class QkvPrepare(Op):
         return tuple(n for n in (self.q_norm, self.k_norm) if n is not None)
 
     def cost(self, program: Program, shape: StepShape) -> Cost:
+        width = self.heads * (7 if self.q_norm else 3) + self.kv_heads * (7 if self.k_norm else 3)
         return Cost(
-            fp32=3 * _elements(program, (self.x,), shape),
+            fp32=float(shape.rows * width * self.head_dim),
+            weight_bytes=sum(program.weights[n].bytes for n in self.weight_names),
             kv_bytes=shape.rows * program.caches[self.cache].bytes_per_token,
             activation_bytes=_activation_bytes(self, program, shape),
         )
@@ -280,11 +296,12 @@ class Attention(Op):
 
     def cost(self, program: Program, shape: StepShape) -> Cost:
         cache = program.caches[self.cache]
-        pairs = sum(span.attended for span in shape.spans)
-        flops = 4.0 * pairs * self.heads * self.head_dim
-        read = sum(span.context for span in shape.spans) * cache.bytes_per_token
+        pairs = sum(span.attended_within(self.window) for span in shape.spans)
+        work = {"fp32": _conversions(program, self.out, shape)}
         unit = "fp32" if cache.dtype == "float32" else "bf16"
-        return Cost(**{unit: flops}, kv_bytes=read, activation_bytes=_activation_bytes(self, program, shape))
+        work[unit] = work.get(unit, 0.0) + 4.0 * pairs * self.heads * self.head_dim
+        read = sum(span.read_within(self.window) for span in shape.spans) * cache.bytes_per_token
+        return Cost(**work, kv_bytes=read, activation_bytes=_activation_bytes(self, program, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +330,8 @@ class SiluMul(Op):
         return (self.gate, self.up)
 
     def cost(self, program: Program, shape: StepShape) -> Cost:
-        return Cost(fp32=5 * _elements(program, (self.out,), shape), activation_bytes=_activation_bytes(self, program, shape))
+        flops = 5 * _elements(program, (self.out,), shape) + _conversions(program, self.out, shape)
+        return Cost(fp32=flops, activation_bytes=_activation_bytes(self, program, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +359,9 @@ class Sample(Op):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (self.logits,)
+
+    def cost(self, program: Program, shape: StepShape) -> Cost:
+        return Cost(fp32=_elements(program, (self.logits,), shape), activation_bytes=_activation_bytes(self, program, shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from forno.errors import CheckpointError, UnsupportedError
+from forno.program.check import check_program
 from forno.program.formats import FORMATS
 from forno.program.ops import Op, RopeSpec
 from forno.program.shape import Cost, StepShape, Value
@@ -17,6 +19,19 @@ class WeightSpec:
     shape: tuple[int, ...]
     format: str = "bf16"
     """A key of ``forno.program.formats.FORMATS``. From a bare config it is the config's dtype."""
+
+    def held_as(self, name: str, format: str) -> WeightSpec:
+        """This weight (called ``name`` in messages) in another format; vectors keep theirs."""
+        if len(self.shape) < 2:
+            return self
+        if format not in FORMATS:
+            raise UnsupportedError(f"{name} is held as {format!r}; supported formats are {', '.join(FORMATS)}")
+        if self.shape[-1] % FORMATS[format].block:
+            raise CheckpointError(
+                f"{name} has rows of {self.shape[-1]} weights, not a multiple of the {FORMATS[format].block} that "
+                f"{format} puts in a block"
+            )
+        return replace(self, format=format)
 
     @property
     def bits(self) -> float:
@@ -89,8 +104,12 @@ class Program:
         return sum(w.bytes for w in self.weights.values())
 
     def with_formats(self, formats: Mapping[str, str]) -> Program:
-        """The same program with the weights held as ``formats`` says (missing names keep theirs)."""
-        weights = {n: replace(w, format=formats.get(n, w.format)) for n, w in self.weights.items()}
+        """The same program with the matrices held as ``formats`` says (missing names keep theirs).
+
+        Vectors (norms, biases) stay f32 whatever the file holds: they are few, and every kernel reads them so.
+        Raises ``CheckpointError`` where a format's blocks do not divide a matrix's rows. Call it before any pass.
+        """
+        weights = {n: w.held_as(n, formats.get(n, w.format)) for n, w in self.weights.items()}
         return replace(self, weights=weights)
 
     def with_kv_dtype(self, dtype: str) -> Program:
@@ -98,14 +117,5 @@ class Program:
         return replace(self, caches={n: replace(c, dtype=dtype) for n, c in self.caches.items()})
 
     def check_integrity(self) -> None:
-        """Every value is defined once before use, every weight and cache named exists; raises AssertionError."""
-        defined = {"token_ids", "positions"}
-        for op in self.ops:
-            for name in op.inputs:
-                assert name in defined, f"{op} reads {name} before it is defined"
-            for name in op.weight_names:
-                assert name in self.weights, f"{op} names an unknown weight {name}"
-            for name in op.outputs:
-                assert name in self.values, f"{op} writes the undeclared value {name}"
-                assert name not in defined, f"{name} is defined twice"
-                defined.add(name)
+        """Every name is declared, defined once and before its use, and every shape fits; raises AssertionError."""
+        check_program(self)

@@ -32,6 +32,17 @@ class Span:
         """Sum over this span's tokens of the keys each may see (causal)."""
         return self.num_tokens * self.start + self.num_tokens * (self.num_tokens + 1) // 2
 
+    def attended_within(self, window: int) -> int:
+        """``attended`` when a token sees its last ``window`` keys only (0: all of them)."""
+        if not window:
+            return self.attended
+        growing = min(max(window - self.start, 0), self.num_tokens)  # tokens whose whole past fits the window
+        return Span(self.start, growing).attended + (self.num_tokens - growing) * window
+
+    def read_within(self, window: int) -> int:
+        """Cached tokens that at least one of this span's tokens sees."""
+        return min(self.context, window + self.num_tokens - 1) if window else self.context
+
 
 @dataclass(frozen=True, slots=True)
 class StepShape:

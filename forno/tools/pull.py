@@ -1,0 +1,28 @@
+"""``forno pull MODEL``: fetch a model before it is needed, and say where it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from forno.loader.sources import resolve
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the path of ``args.model`` on stdout, as one JSON object with ``--json``; progress goes to stderr.
+
+    A model of the Hub is brought up to date. ``args.verify`` hashes a fetched model again, and replaces or refuses a
+    damaged one. Raises ``ModelError``.
+    """
+    path = resolve(args.model, verify=args.verify, refresh=True).absolute()
+    if args.json:
+        print(json.dumps({"model": args.model, "path": str(path), "bytes": _size(path), "verified": args.verify}))
+    else:
+        print(path)
+    return 0
+
+
+def _size(path: Path) -> int:
+    """Bytes of the file, or of the files directly in the directory."""
+    return sum(p.stat().st_size for p in (path.iterdir() if path.is_dir() else [path]) if p.is_file())
