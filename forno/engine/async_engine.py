@@ -11,11 +11,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from forno.engine.engine import Engine
 from forno.engine.stats import EngineStats, FinishedRequest, StepSample
 from forno.engine.stream import Stream, children
-from forno.errors import DrainingError, EngineError, FornoError
+from forno.errors import DrainingError, EngineError, FornoError, RequestError
 from forno.request import FinishReason, Request, RequestOutput
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="forno-engine", daemon=True)
         self._wake = threading.Condition()
         self._inbox: list[Callable[[], RequestOutput | None]] = []
-        self._arriving = 0
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, Stream] = {}
@@ -84,7 +84,11 @@ class AsyncEngine:
 
     def submit_many(self, request: Request, n: int) -> Stream[tuple[int, RequestOutput]]:
         """Start ``n`` answers to one prompt, which they share; yields (choice index, output). Raises as ``submit``."""
-        return self._submit(children(request, n), _with_index)
+        return self.submit_batch(children(request, n))
+
+    def submit_batch(self, requests: Sequence[Request]) -> Stream[tuple[int, RequestOutput]]:
+        """Start several requests, all or none; yields (index in ``requests``, output). Raises as ``submit``."""
+        return self._submit(requests, _with_index)
 
     def abort(self, id: str) -> None:
         """End a request; its stream's last output has the reason ``ABORT``. Unknown ids are ignored."""
@@ -116,16 +120,17 @@ class AsyncEngine:
         if self._draining:
             raise DrainingError("the server is shutting down and takes no new requests: retry elsewhere")
         for i, request in enumerate(requests):
-            self.engine.check(request, self._arriving + i)
+            if request.id in self._streams:
+                raise RequestError(f"a request with the id {request.id!r} is live already", "request_id")
+            self.engine.check(request, len(self._inbox) + i)
         ids = [request.id for request in requests]
         stream: Stream = Stream(ids, wrap, self._abort)
         self._streams.update(dict.fromkeys(ids, stream))
-        self._arriving += len(requests)
-        self._send([lambda request=request: self._add(request) for request in requests])
+        self._send([partial(self._add, request) for request in requests])
         return stream
 
     def _abort(self, ids: Iterable[str]) -> None:
-        self._send([lambda id=id: self._cancel(id) for id in ids])
+        self._send([partial(self._cancel, id) for id in ids])
 
     def _send(self, commands: list[Callable[[], RequestOutput | None]]) -> None:
         with self._wake:
@@ -159,7 +164,6 @@ class AsyncEngine:
 
     def _add(self, request: Request) -> RequestOutput | None:
         """A refusal or a failure here is about this request alone: the engine has not changed."""
-        self._arriving -= 1
         try:
             self.engine.add_request(request)
         except FornoError as error:

@@ -5,18 +5,18 @@ Knows no scheduler rule and no socket. One request's failure here ends that requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from forno.errors import EngineError, FornoError
 from forno.request import FinishReason, Request, RequestOutput, RequestTimes, TokenLogprobs
-from forno.scheduler import Sequence, Update
+from forno.scheduler import Update
 
 
 class Detokenizer(Protocol):
     """One request's tokens to text. The pieces, joined, are the text that decoding all tokens at once would give."""
 
-    def add(self, token_ids: Iterable[int]) -> str:
+    def add(self, token_ids: Sequence[int]) -> str:
         """New text that further tokens cannot change; may be empty."""
 
     def flush(self) -> str:
@@ -30,6 +30,9 @@ class StopMatcher(Protocol):
         """(text that may be shown, the stop string that ended it or None). Text that may still become part of a stop
         string is held back; after a match everything from the stop string on is dropped."""
 
+    def flush(self) -> str:
+        """What is still held back, when no text will follow."""
+
 
 MakeDetokenizer = Callable[[Request], Detokenizer]
 MakeStops = Callable[[tuple[str, ...]], StopMatcher]
@@ -38,14 +41,12 @@ MakeStops = Callable[[tuple[str, ...]], StopMatcher]
 class Transcript:
     """What one request has said so far, and what of it may be shown."""
 
-    __slots__ = ("_detokenizer", "_held", "_min_tokens", "_stops", "prompt_logprobs", "times")
+    __slots__ = ("_detokenizer", "_min_tokens", "_stops", "prompt_logprobs", "times")
 
     def __init__(self, request: Request, detokenizer: Detokenizer | None, stops: StopMatcher | None) -> None:
         self._detokenizer = detokenizer
         self._stops = stops
         self._min_tokens = request.sampling.min_tokens
-        self._held = ""
-        """Given to ``stops`` and not shown yet."""
         self.times = RequestTimes(arrival=request.arrival)
         self.prompt_logprobs: list[TokenLogprobs] | None = [] if request.sampling.prompt_logprobs is not None else None
 
@@ -62,16 +63,14 @@ class Transcript:
         if self._stops is None or total <= self._min_tokens:
             return text, None
         shown, stop = self._stops.add(text)
-        if stop is not None:
-            return shown, stop
-        self._held = (self._held + text)[len(shown) :]
-        if last:
-            shown, self._held = shown + self._held, ""
-        return shown, None
+        if last and stop is None:
+            shown += self._stops.flush()
+        return shown, stop
 
     def note_prompt_logprobs(self, position: int, values: tuple[TokenLogprobs, ...]) -> None:
         """Positions from 1 on, in order; those computed again after a preemption are the same and skipped."""
-        assert self.prompt_logprobs is not None, "prompt log-probabilities were not asked for"
+        if self.prompt_logprobs is None:  # given out already
+            return
         known = len(self.prompt_logprobs) + 1
         assert position <= known, f"prompt log-probabilities jump from position {known} to {position}"
         self.prompt_logprobs.extend(values[known - position :])
@@ -129,7 +128,7 @@ class OutputProcessor:
             if stop is not None:
                 reason, stop_reason = FinishReason.STOP, stop
         except Exception as cause:
-            text, reason, error = "", FinishReason.ERROR, _named(sequence, cause)
+            text, reason, error = "", FinishReason.ERROR, _named(sequence.request.id, cause)
         if reason is not None or transcript.times.first_token == 0.0:
             finished = update.time if reason is not None else 0.0
             transcript.times = RequestTimes(sequence.request.arrival, sequence.scheduled, sequence.first_token, finished)
@@ -150,7 +149,7 @@ class OutputProcessor:
         )
 
 
-def _named(sequence: Sequence, cause: Exception) -> FornoError:
+def _named(id: str, cause: Exception) -> FornoError:
     if isinstance(cause, FornoError):
         return cause
-    return EngineError(f"turning the tokens of request {sequence.request.id!r} into text failed: {cause!r}")
+    return EngineError(f"turning the tokens of request {id!r} into text failed: {cause!r}")

@@ -89,6 +89,7 @@ def children(request: Request, n: int) -> list[Request]:
     """``n`` requests for ``n`` answers to one prompt. They share the prompt's blocks; child ``i`` has seed ``seed + i``."""
     if n == 1:
         return [request]
+    assert request.constraint is None, "a constraint has state: give each child its own"
     seed = request.sampling.seed
     return [
         replace(

@@ -21,6 +21,8 @@ class Deadlines:
     @property
     def next(self) -> float:
         """No live request expires before this time; infinity if none ever does."""
+        while self._heap and not self._is_live(self._heap[0]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, sequence: Sequence) -> None:
@@ -35,10 +37,8 @@ class Deadlines:
     def expired(self, now: float) -> list[Sequence]:
         """Live sequences whose deadline has passed; each is named once."""
         found = []
-        while self._heap and (self._heap[0][0] <= now or not self._is_live(self._heap[0])):
-            entry = heapq.heappop(self._heap)
-            if self._is_live(entry):
-                found.append(self._live[entry[2]])
+        while self.next <= now:
+            found.append(self._live[heapq.heappop(self._heap)[2]])
         return found
 
     def _is_live(self, entry: tuple[float, int, str]) -> bool:

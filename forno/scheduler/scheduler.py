@@ -12,11 +12,9 @@ Rules, from which everything else follows:
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from forno.cache import KvCache
 from forno.config import SchedulerConfig
@@ -27,6 +25,7 @@ from forno.scheduler.batching import batching_for
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.sequence import Event, Sequence, State, Update
+from forno.scheduler.step import Counters, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
 Trace = Callable[[str, Event, int], None]
@@ -34,43 +33,6 @@ Trace = Callable[[str, Event, int], None]
 
 def _no_trace(id: str, event: Event, number: int) -> None:
     pass
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start. A request counts when it is first scheduled."""
-
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    """Of the prompt tokens, those found in the prefix cache."""
-    queue_seconds: float = 0.0
-    """Time between arrival and first being scheduled."""
-
-
-class _Step:
-    """A plan in the making."""
-
-    __slots__ = ("barrier", "budget", "tokens")
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.tokens: dict[Sequence, int] = {}
-        self.barrier: tuple[float, ...] = (math.inf,)
-        """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        self.tokens[sequence] = num_tokens
-        self.budget -= num_tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        """``sequence`` lost its blocks, and with them its part in this step."""
-        self.budget += self.tokens.pop(sequence, 0)
-        self.starve(sequence)
-
-    def starve(self, sequence: Sequence) -> None:
-        """``sequence`` did not get the blocks it needs."""
-        self.barrier = min(self.barrier, sequence.rank)
 
 
 class Scheduler:
@@ -175,7 +137,7 @@ class Scheduler:
         """The next step: who runs already, decodes before chunks; then newcomers in order while seats and budget last."""
         now = self.clock()
         self._expire(now)
-        step = _Step(self.config.max_num_batched_tokens)
+        step = Step(self.config.max_num_batched_tokens)
         for sequence in sorted(self.running, key=_is_chunk):
             num_tokens = self._chunk(sequence.pending, step.budget)
             if num_tokens and sequence.state is State.RUNNING and self._make_room(sequence, num_tokens, step):
@@ -224,7 +186,7 @@ class Scheduler:
             return self._chunk(pending, budget)
         return pending if pending <= budget else 0
 
-    def _make_room(self, sequence: Sequence, num_tokens: int, step: _Step) -> bool:
+    def _make_room(self, sequence: Sequence, num_tokens: int, step: Step) -> bool:
         """Blocks for ``num_tokens`` more, taken from worse-ranked sequences if need be; the worst-ranked one waits."""
         while not self.cache.grow(sequence.table, sequence.computed + num_tokens):
             victim = self.running[-1]
@@ -246,7 +208,7 @@ class Scheduler:
         self._trace(newcomer.request.id, Event.WAITS_FOR_PREFIX, count)
         return True
 
-    def _admit(self, newcomer: Sequence, matched: list[int], step: _Step, now: float) -> bool:
+    def _admit(self, newcomer: Sequence, matched: list[int], step: Step, now: float) -> bool:
         """Let a waiting sequence run if all its tokens fit into free blocks, taking some from a worse class if need be."""
         num_matched = len(matched) * self.cache.block_size
         num_tokens = self._first_chunk(len(newcomer.tokens) - num_matched, step.budget)
@@ -267,7 +229,7 @@ class Scheduler:
         step.add(newcomer, num_tokens)
         return True
 
-    def _clear(self, newcomer: Sequence, matched: list[int], step: _Step) -> bool:
+    def _clear(self, newcomer: Sequence, matched: list[int], step: Step) -> bool:
         """Whether all tokens of ``newcomer`` fit, after preempting running sequences of worse classes if that helps."""
         if self._fits(newcomer, matched):
             return True
@@ -297,7 +259,7 @@ class Scheduler:
                 self.cache.queried_tokens += sequence.num_prompt
                 self.cache.hit_tokens += num_matched
 
-    def _preempt(self, victim: Sequence, step: _Step) -> None:
+    def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""
         self._trace(victim.request.id, Event.PREEMPTED, victim.computed)
         self._stop_running(victim)

@@ -61,7 +61,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
-        """The prompt, to be encoded with ``add_special_tokens=False``. ``kwargs`` reach the template (``enable_thinking``, ...).
+        """The prompt, to be encoded with ``add_special_tokens=False``. ``kwargs`` (``enable_thinking``) reach the template.
 
         Raises ``RequestError`` for messages we cannot express, ``TemplateError`` for whatever the template does wrong,
         including taking more than a second or making more text than a prompt can hold.

@@ -21,7 +21,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """``raw[id]`` is the token's bytes, ``visible[id]`` the same but empty for special tokens. An id without a token is empty."""
+    """``raw[id]`` is the token's bytes, ``visible[id]`` the same but empty for special tokens; an unused id has none."""
 
     raw: list[bytes]
     visible: list[bytes]

@@ -25,7 +25,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 MAX_SECONDS = 0.8
 """Rendering time."""
 MAX_VALUE = 8 << 20
-"""Characters of one string; items plus characters of one list or dict, written out."""
+"""Characters of one string, and of one list or dict written out."""
+MAX_ITEMS = 300_000
+"""Items of one list or dict, nested ones included."""
 MAX_WORK = 96 << 20
 """Characters and items of all values that one rendering makes."""
 MAX_INTEGER_BITS = 4096
@@ -34,52 +36,18 @@ MAX_ARGUMENT = 1_000_000
 
 # Methods whose result is as long as a number in their arguments or format string says.
 _UNBOUNDED_METHODS = frozenset(
-    ["center", "ljust", "rjust", "zfill", "expandtabs", "encode", "translate", "maketrans", "format", "format_map", "to_bytes"]
+    ("center", "ljust", "rjust", "zfill", "expandtabs", "encode", "translate", "maketrans", "format", "format_map", "to_bytes")
 )
-_FILTERS = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "first",
-    "float",
-    "forceescape",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "title",
-    "trim",
-    "unique",
-    "upper",
-    "wordcount",
-]
-_WIDTH = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
+# fmt: off
+_FILTERS = (
+    "abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape",
+    "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
+    "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort", "string", "title", "trim", "unique",
+    "upper", "wordcount",
+)
+# fmt: on
+_WIDTH = re.compile(r"%[^a-zA-Z%]*(\d{3}|\*)")
+_LONGEST_NUMBER = 1300  # characters: a float written with %f, or an integer of MAX_INTEGER_BITS
 
 
 class BudgetError(SecurityError):
@@ -112,29 +80,32 @@ class Budget:
             self.spend(len(value))
         elif isinstance(value, (list, tuple, dict)):
             self.spend(len(value))
-            self._weigh(value)
+            self.weigh(value)
         elif isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
             raise BudgetError("the template computes a number beyond any use")
         else:
             self.tick()
         return value
 
-    def _weigh(self, container: Any) -> None:
-        """A list that holds another list twice, forty levels deep, is small until it is written out or compared."""
-        weight, stack = 0, [container]
+    def weigh(self, value: Any) -> int:
+        """Characters and items of ``value`` written out. A list that holds another list twice, forty levels deep, is small
+        until it is written or compared."""
+        weight, items, stack = 0, 0, [value]
         while stack:
             value = stack.pop()
             if isinstance(value, (str, bytes)):
                 weight += len(value)
                 continue
-            weight += 1
+            items += 1
             if isinstance(value, dict):
                 stack.extend(value.keys())
                 stack.extend(value.values())
             elif isinstance(value, (list, tuple)):
                 stack.extend(value)
-            if weight + len(stack) > MAX_VALUE:
+            if items + len(stack) > MAX_ITEMS or weight > MAX_VALUE:
                 raise BudgetError("the template builds a list or dict too large to write out")
+        self.tick()
+        return weight + items
 
 
 class _Generator(CodeGenerator):
@@ -204,7 +175,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         environment = self.overlay()
         assert isinstance(environment, BoundedEnvironment)
         environment.budget = budget
-        environment.concat = environment.concat_values
+        environment.concat = environment.concat_values  # type: ignore[method-assign]
         return environment
 
     def tick(self) -> None:
@@ -236,6 +207,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._check_arguments(args, kwargs)
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
+            if __obj.__name__ == "join" and args:
+                args = (list(args[0]), *args[1:])
             self._check_growth(__obj.__name__, owner, args)
         return self.budget.track(super().call(__context, __obj, *args, **kwargs))
 
@@ -256,12 +229,18 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """``replace`` and ``join`` can return far more than they were given."""
         if method == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
             self.budget.spend(len(text) + text.count(args[0]) * len(args[1]))
-        elif method == "join" and args and hasattr(args[0], "__len__"):
+        elif method == "join" and args:
             self.budget.spend(len(text) * len(args[0]) + sum(len(part) for part in args[0] if isinstance(part, str)))
 
     def _percent(self, text: Any, values: Any) -> Any:
-        if _WIDTH.search(text if isinstance(text, str) else str(text)):
+        """``text % values``, refused if the result could be too long."""
+        text = str(text)
+        if _WIDTH.search(text):
             raise BudgetError("the template formats a value to an absurd width")
+        parts = values.values() if isinstance(values, dict) else values if isinstance(values, tuple) else (values,)
+        longest = max((self.budget.weigh(part) for part in parts), default=0)
+        fields = text.count("%")
+        self.budget.spend(len(text) + fields * (longest if fields * _LONGEST_NUMBER < MAX_VALUE else longest + _LONGEST_NUMBER))
         return text % values
 
 

@@ -1,0 +1,88 @@
+"""From an ``EngineConfig`` to a running engine: find the model, open it, pack it, and put the parts together, each timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from forno.cache import KvCache
+from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig
+from forno.engine.engine import Engine
+from forno.engine.output import OutputProcessor
+from forno.engine.trace import Trace
+from forno.options import from_options, refuse_unknown
+from forno.request import Request
+from forno.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from forno.loader.checkpoint import Checkpoint
+    from forno.runner.cpu import CpuRunner
+    from forno.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine and the parts that others need too."""
+
+    engine: Engine
+    runner: CpuRunner
+    tokenizer: Tokenizer
+    checkpoint: Checkpoint
+    phases: tuple[tuple[str, float], ...]
+    """What the start spent its time on: names and seconds, in order."""
+
+
+def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
+    """Load the model and make an engine for it. Raises ``ModelError`` or ``ConfigError``."""
+    phases: list[tuple[str, float]] = []
+    with _timed(phases, "resolve"):
+        from forno.loader.open import open_checkpoint
+        from forno.loader.sources import resolve
+        from forno.runner.cpu import CpuRunner
+        from forno.text import load_tokenizer
+
+        path = resolve(config.model.model)
+    with _timed(phases, "open"):
+        checkpoint = open_checkpoint(path)
+    with _timed(phases, "tokenizer"):
+        tokenizer = load_tokenizer(checkpoint)
+    runner = CpuRunner.from_checkpoint(checkpoint, config)
+    phases += runner.phases
+    engine = assemble(runner, tokenizer, config, clock)
+    return Built(engine, runner, tokenizer, checkpoint, tuple(phases))
+
+
+def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """An engine on ``runner``, which has ``num_blocks``, ``block_size`` and ``max_model_len`` besides ``Runner``'s methods."""
+    from forno.text import IncrementalDetokenizer, StopStrings
+
+    def detokenizer(request: Request) -> IncrementalDetokenizer:
+        return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
+
+    trace = Trace(clock)
+    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching)
+    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, trace)
+    return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), trace)
+
+
+def engine_config(**options: Any) -> EngineConfig:
+    """Options by field name, whichever config they belong to. Raises ``ConfigError`` naming the first unknown one."""
+    left = dict(options)
+    config = EngineConfig(
+        model=from_options(ModelConfig, left),
+        cpu=from_options(CpuConfig, left),
+        cache=from_options(CacheConfig, left),
+        scheduler=from_options(SchedulerConfig, left),
+    )
+    refuse_unknown(left, ModelConfig, CpuConfig, CacheConfig, SchedulerConfig)
+    return config
+
+
+@contextmanager
+def _timed(phases: list[tuple[str, float]], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    phases.append((name, time.perf_counter() - started))

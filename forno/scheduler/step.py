@@ -1,0 +1,46 @@
+"""A step in the making, and the totals of all steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forno.scheduler.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. A request counts when it is first scheduled."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those found in the prefix cache."""
+    queue_seconds: float = 0.0
+    """Time between arrival and first being scheduled."""
+
+
+class Step:
+    """Who computes how many tokens, as far as decided."""
+
+    __slots__ = ("barrier", "budget", "tokens")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        """Tokens that may still be added."""
+        self.tokens: dict[Sequence, int] = {}
+        self.barrier: tuple[float, ...] = (math.inf,)
+        """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        self.tokens[sequence] = num_tokens
+        self.budget -= num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """``sequence`` lost its blocks, and with them its part in this step."""
+        self.budget += self.tokens.pop(sequence, 0)
+        self.starve(sequence)
+
+    def starve(self, sequence: Sequence) -> None:
+        """``sequence`` did not get the blocks it needs."""
+        self.barrier = min(self.barrier, sequence.rank)

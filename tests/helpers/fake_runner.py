@@ -1,0 +1,153 @@
+"""A runner that computes nothing and checks everything: the oracle of the scheduler's and engine's tests.
+
+The token after a history is a function of the *whole* history, so a lost, repeated or misplaced token changes every
+later one. The KV cache is modelled too: a slot holds the history it was computed from, and before a row runs, each
+earlier position of its block table must hold exactly the row's own history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from forno.request import FinishReason, Request, StepPlan, StepResult, TokenLogprobs
+
+VOCAB = 251
+
+
+def root(request: Request) -> int:
+    """The history before the first token. Salts differ here, so content shared across salts is caught."""
+    return hash((request.cache_salt, "root"))
+
+
+def extend(history: int, token: int) -> int:
+    return hash((history, token))
+
+
+def next_token(history: int) -> int:
+    return history % VOCAB
+
+
+def logprob_of(history: int, token: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -(hash((history, token, "lp")) % 1000) / 100, 1)
+
+
+def unbatched(request: Request, vocab_map: Callable[[int], int] = next_token) -> tuple[tuple[int, ...], FinishReason]:
+    """What the request must generate, whatever else runs: one token at a time, no cache, no scheduler."""
+    sampling, history, out = request.sampling, root(request), []
+    for token in request.prompt:
+        history = extend(history, token)
+    stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(request.eos_token_ids))
+    while len(out) < sampling.max_tokens:
+        out.append(vocab_map(history))
+        history = extend(history, out[-1])
+        if out[-1] in stops and len(out) > sampling.min_tokens:
+            return tuple(out), FinishReason.STOP
+    return tuple(out), FinishReason.LENGTH
+
+
+class FakeRunner:
+    """Implements ``forno.request.Runner``.
+
+    ``burst``: tokens returned per sampling row, as after a verified draft. ``fail``: (id, generated tokens) to an
+    exception for that row. ``seconds``: what each step claims to have taken. ``on_run``: called with each plan.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        burst: int = 1,
+        seconds: float = 0.01,
+        on_run: Callable[[StepPlan], None] | None = None,
+    ) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.max_model_len = num_blocks * block_size
+        self.burst, self.seconds, self.on_run = burst, seconds, on_run
+        self.fail: dict[tuple[str, int], Exception] = {}
+        self.requests: dict[int, Request] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.histories: dict[int, list[int]] = {}
+        """``histories[i][p]``: history up to and with token ``p`` of resident request ``i``."""
+        self.slots: dict[tuple[int, int], int] = {}
+        """(block, offset) to the history it was computed from."""
+        self.computed = 0
+        self.plans: list[StepPlan] = []
+        self._free: list[int] = []
+
+    def admit(self, request: Request) -> int:
+        index = self._free.pop() if self._free else len(self.requests)
+        assert index not in self.requests
+        self.requests[index], self.tokens[index], self.histories[index] = request, [], []
+        self._append(index, request.prompt)
+        return index
+
+    def release(self, index: int) -> None:
+        del self.requests[index], self.tokens[index], self.histories[index]
+        self._free.append(index)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert plan.rows, "an empty plan must not reach the runner"
+        if self.on_run:
+            self.on_run(plan)
+        self.plans.append(plan)
+        self._check_reads(plan)
+        self._write(plan)
+        tokens, logprobs, prompt_logprobs, errors = [], [], {}, {}
+        for i, row in enumerate(plan.rows):
+            request = self.requests[row.request]
+            if request.sampling.prompt_logprobs is not None:
+                prompt_logprobs[i] = self._prompt_logprobs(row.request, row.start, row.num_tokens)
+            sampled = self._sample(row.request) if row.sample else ()
+            error = self.fail.get((request.id, len(self.tokens[row.request]) - len(request.prompt)))
+            if error is not None:
+                errors[i], sampled = error, ()
+            logprobs.append(self._append(row.request, sampled))
+            tokens.append(sampled)
+        wanted = any(r.sampling.logprobs is not None for r in self.requests.values())
+        return StepResult(tuple(tokens), tuple(logprobs) if wanted else (), prompt_logprobs, errors, self.seconds)
+
+    def _check_reads(self, plan: StepPlan) -> None:
+        assert len({row.request for row in plan.rows}) == len(plan.rows), "one row per request"
+        for row in plan.rows:
+            known, size = self.tokens[row.request], self.block_size
+            assert row.num_tokens > 0, "an empty row"
+            assert row.start + row.num_tokens <= len(known), "a row computes tokens that do not exist"
+            assert row.start + row.num_tokens <= len(row.blocks) * size, "a row is longer than its block table"
+            samples = self.requests[row.request].sampling.max_tokens > 0
+            assert row.sample == (samples and row.start + row.num_tokens == len(known)), "samples elsewhere than at the end"
+            for p in range(row.start):
+                held = self.slots.get((row.blocks[p // size], p % size))
+                assert held == self.histories[row.request][p], f"position {p} is not in the cache"
+
+    def _write(self, plan: StepPlan) -> None:
+        written: set[tuple[int, int]] = set()
+        read = {(row.blocks[p // self.block_size], p % self.block_size) for row in plan.rows for p in range(row.start)}
+        for row in plan.rows:
+            for p in range(row.start, row.start + row.num_tokens):
+                slot = (row.blocks[p // self.block_size], p % self.block_size)
+                assert slot not in written, "two rows write one slot"
+                assert slot not in read, "a row overwrites what another reads"
+                written.add(slot)
+                self.slots[slot] = self.histories[row.request][p]
+            self.computed += row.num_tokens
+
+    def _sample(self, index: int) -> tuple[int, ...]:
+        history, sampled = self.histories[index][-1], []
+        for _ in range(self.burst):
+            sampled.append(next_token(history))
+            history = extend(history, sampled[-1])
+        return tuple(sampled)
+
+    def _append(self, index: int, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+        histories, logprobs = self.histories[index], []
+        for token in tokens:
+            history = histories[-1] if histories else root(self.requests[index])
+            logprobs.append(logprob_of(history, token))
+            self.tokens[index].append(token)
+            histories.append(extend(history, token))
+        return tuple(logprobs)
+
+    def _prompt_logprobs(self, index: int, start: int, num_tokens: int) -> tuple[TokenLogprobs, ...]:
+        prompt = self.requests[index].prompt
+        stop = min(start + num_tokens, len(prompt) - 1)
+        return tuple(logprob_of(self.histories[index][p], prompt[p + 1]) for p in range(start, stop))
