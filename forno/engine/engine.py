@@ -24,7 +24,7 @@ class Engine:
     ) -> None:
         self.runner = runner
         self.scheduler = scheduler
-        self.output = output or OutputProcessor()
+        self.output = OutputProcessor() if output is None else output
         self.trace = trace
         """The one that ``scheduler`` writes, if any."""
         self.collector = StatsCollector()
