@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test lint types sanitize clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,24 @@ serve: build ## Serve MODEL on PORT (extra flags in ARGS)
 
 test: build ## Run the fast tests
 	@$(BIN)/python -m pytest
+
+test-slow: build ## Run the tests that take minutes
+	@$(BIN)/python -m pytest -m slow
+
+$(VENV)-hf/.installed: pyproject.toml CMakeLists.txt $(SOURCES)
+	$(PYTHON) -m venv $(VENV)-hf
+	$(VENV)-hf/bin/python -m pip install -q -U pip
+	$(VENV)-hf/bin/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
+	$(VENV)-hf/bin/python -m pip install -q --no-build-isolation -e ".[test,hf]" -C build-dir=build/hf
+	@touch $@
+
+test-hf: $(VENV)-hf/.installed ## Compare with transformers (installs torch beside .venv)
+	@$(VENV)-hf/bin/python -m pytest -m hf
+
+format: $(BIN)/python ## Rewrite sources in the project's style
+	@$(BIN)/python -m pip install -q ruff
+	$(BIN)/ruff check --fix forno tests benchmarks
+	$(BIN)/ruff format forno tests benchmarks
 
 lint: $(BIN)/python ## Check style with ruff
 	@$(BIN)/python -m pip install -q ruff
