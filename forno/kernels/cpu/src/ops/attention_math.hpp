@@ -13,15 +13,16 @@ using attention_plan::kSegmentPages;
 
 // Rows per call, vectors of V's columns and pages of K per pass: as many accumulators as there are registers.
 #if defined(FORNO_AVX512)
-constexpr int kRows = 6, kColumns = 4, kScorePages = 2;
+constexpr int kRows = 6, kScorePages = 2;
 constexpr bool kNative = true;  // multiplies cached types as they are; otherwise everything is widened to fp32
 #elif defined(FORNO_AVX2)
-constexpr int kRows = 3, kColumns = 2, kScorePages = 1;
+constexpr int kRows = 3, kScorePages = 1;
 constexpr bool kNative = false;
 #else
-constexpr int kRows = 1, kColumns = 4, kScorePages = 1;
+constexpr int kRows = 1, kScorePages = 1;
 constexpr bool kNative = false;
 #endif
+constexpr int kColumns = 4;
 static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of kBlockRows rows");
 
 // Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
@@ -200,10 +201,7 @@ void scores(int rows, const char* query, int64_t query_stride, const Pages& page
 template <KvDType kType>
 void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out) {
   static constexpr SumsFn table[kColumns][kRows] = {
-      FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2),
-#if !defined(FORNO_AVX2)
-      FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
-#endif
+      FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2), FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
   };
   const int blocks = v_stride / kLanes;
   for (int block = 0; block < blocks;) {
