@@ -1,9 +1,12 @@
 // Collects the ops into one build unit's table. Included once per instruction set, with FORNO_ISA set to its name.
 #include "../ops/attention.hpp"
 #include "../ops/elementwise.hpp"
+#include "../ops/embed.hpp"
 #include "../ops/gather.hpp"
 #include "../ops/kv.hpp"
+#include "../ops/linear.hpp"
 #include "../ops/norm.hpp"
+#include "../ops/peak.hpp"
 #include "../ops/quantize.hpp"
 #include "../ops/rope.hpp"
 #include "../types.hpp"
@@ -20,6 +23,7 @@ namespace {
 constexpr KernelTable make_table() {
   KernelTable t{};
   t.name = FORNO_STRING(FORNO_ISA);
+  t.embed = embed;
   t.rms_norm = rms_norm;
   t.quantize = quantize;
   t.add = add;
@@ -29,6 +33,8 @@ constexpr KernelTable make_table() {
   t.kv_write = kv_write;
   t.qkv_prepare = qkv_prepare;
   t.attention = attention_op;
+  t.linear = linear;
+  t.peak = peak;
   return t;
 }
 
