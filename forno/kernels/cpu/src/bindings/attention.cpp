@@ -5,6 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -39,8 +43,13 @@ struct FreeAligned {
 using Memory = std::unique_ptr<char, FreeAligned>;
 
 Memory aligned(size_t bytes) {
-  char* p = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096));
+  constexpr size_t huge = size_t(2) << 20;
+  const size_t unit = bytes >= huge ? huge : 4096, rounded = (bytes + unit - 1) / unit * unit + unit;
+  char* p = static_cast<char*>(std::aligned_alloc(unit, rounded));
   if (p == nullptr) throw std::bad_alloc();
+#if defined(__linux__)
+  if (unit == huge) madvise(p, rounded, MADV_HUGEPAGE);  // scattered blocks miss the TLB at 4 KiB
+#endif
   std::memset(p, 0, bytes);
   return Memory(p);
 }

@@ -131,8 +131,8 @@ void segment_of_tile(const Job& job, int32_t segment, Partial out) {
   const int32_t lowest = job.first_key(0) - begin, end = job.position(last_row) + 1 - begin;
   const int first = lowest > 0 ? lowest / kPage : 0;
   const int last = end < kSegment ? (end + kPage - 1) / kPage : kSegmentPages;
-  const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, job.kv_head, job.kp, job.vp,
-                                 job.pages);
+  const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, begin + end, job.kv_head,
+                                 job.kp, job.vp, job.pages);
   const bool masked = job.position(0) + 1 - begin < last * kPage || job.first_key(last_row) - begin > first * kPage;
   const bool poisoned = masked && job.args.cache.dtype != KvDType::INT8 && has_non_finite<kType>(pages, job.vp);
   const int32_t blocks = (job.rows + kRows - 1) / kRows;
