@@ -20,6 +20,7 @@ struct TileArgs {
   int64_t stride;        // bytes between rows of x
   int32_t count;         // blocks of 32, or weights of a float format
   int32_t column, columns;
+  bool prefetch;         // the first tile of a unit: its weights are likely in memory, for later ones in cache
   float* sums;           // [R][64]
 };
 using TileFn = void (*)(const TileArgs&);
@@ -27,13 +28,20 @@ using TileFn = void (*)(const TileArgs&);
 constexpr int32_t kSliceBlocks = 64;                     // blocks per slice: an expanded slice stays well inside L2
 constexpr int32_t kSliceWeights = kSliceBlocks * kBlock;  // the same for float formats; even, so pairs stay whole
 
-// How far ahead of the reads memory is asked for when a tile has so few rows that memory sets the pace.
-constexpr int kPrefetchBytes = 2048;
-constexpr int kPrefetchRows = 3;
+// How far ahead of its reads a tile asks for memory, when it is the first to touch its weights.
+constexpr int kPrefetchBlocks = 6;
+constexpr int kPrefetchWeights = 16;  // the same for float formats: weights, or pairs of bf16
 
-FORNO_INLINE void prefetch_block(const uint8_t* p, int bytes) {
-#pragma GCC unroll 40
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
+// The codes of `columns` columns of a block, and its scales.
+template <class C>
+FORNO_INLINE void prefetch_block(const uint8_t* block, int column, int columns) {
+  constexpr int kCodeLines = C::kBits == 8 ? 8 : 4;
+#pragma GCC unroll 8
+  for (int s = 0; s < kCodeLines; ++s)
+    for (int c = column; c < column + columns; c += 16) __builtin_prefetch(block + s * 256 + c * 4, 0, 3);
+  if (column) return;  // the rest is small and shared by all columns
+#pragma GCC unroll 12
+  for (int i = kCodeLines * 256; i < C::kBlockBytes; i += 64) __builtin_prefetch(block + i, 0, 3);
 }
 
 // What a tile needs per row and block besides the codes, taken from the rows once per slice and laid at fixed
@@ -92,7 +100,13 @@ void tile_blocks(const TileArgs& args) {
         header = block;
         block += C::kHeaderBytes;
       }
-      if constexpr (R <= kPrefetchRows) prefetch_block(block, C::kBlockBytes);
+      if (args.prefetch) {
+        // Near the end of a pass: what comes next, the other columns of this slice or the panel behind it.
+        const bool same_pass = b + kPrefetchBlocks < args.count;
+        const int next = same_pass ? c : c + V * kLanes < kPanel ? c + V * kLanes : 0;
+        const int32_t distance = same_pass || !next ? kPrefetchBlocks : kPrefetchBlocks - args.count;
+        prefetch_block<C>(block + distance * C::kBlockBytes, next, V * kLanes);
+      }
 #pragma GCC unroll 2
       for (int part = 0; part < terms.kParts; ++part) {
         vf dot[R][V];
@@ -162,8 +176,8 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
-      if constexpr (R <= kPrefetchRows)
-        for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchBytes + j, 0, 3);
+      if (args.prefetch)
+        for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchWeights * kLine + j, 0, 3);
 #pragma GCC unroll 6
       for (int m = 0; m < R; ++m) std::memcpy(&values[m], x + m * args.stride, 4);
       add_products<F, R, V>(w, values, acc);
