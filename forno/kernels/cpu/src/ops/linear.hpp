@@ -12,12 +12,14 @@ namespace {
 constexpr int32_t kRowBlock = 96;     // rows per unit, at most: their slice of x and the panel's share L2
 constexpr int32_t kMinRowBlock = 12;  // rows are not split finer than this to feed idle workers
 
-// Rows from which on a panel's slice is expanded once, rather than unpacked by every tile; 0: never. Where byte dot
-// products are one instruction, unpacking nibbles hides behind them at any number of rows; two-level scales do not.
+// Rows from which on a panel's slice is expanded once, rather than unpacked by every tile; 0: never. Unpacking nibbles
+// hides behind the products at any number of rows; two-level scales do not, nor, without AVX-512's masks, fifth bits.
 template <class L>
 constexpr int32_t kExpandRows =
 #if defined(FORNO_AVX512)
     L::kTwoLevel ? 36 : 0;
+#elif defined(FORNO_AVX2)
+    L::kTwoLevel || L::kBits == 5 ? 24 : 0;
 #else
     L::kBits == 8 ? 0 : 24;
 #endif
@@ -162,10 +164,10 @@ void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   for_units(worker, plan.units, [&](int32_t index) {
     const Unit u = unit_of(args, plan, index);
     constexpr int kHalf = kPanel / 2 / kLanes;  // vectors in half a panel
-    if constexpr (kTileVectors > kHalf) {
+    if constexpr (kFloatVectors > kHalf) {
       if (u.columns < kPanel) return run_unit<kHalf>(args, u, scratch);
     }
-    run_unit<kTileVectors>(args, u, scratch);
+    run_unit<kFloatVectors>(args, u, scratch);
   });
 }
 
