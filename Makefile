@@ -59,13 +59,14 @@ types: build ## Check types with mypy
 	$(BIN)/mypy
 
 # The native tests once more, against a build with address and undefined-behaviour sanitizers.
-ASAN := $(shell $(CXX) -print-file-name=libasan.so 2>/dev/null)
+# libstdc++ comes with it: the sanitizer must find the real __cxa_throw when Python starts, before our module loads.
+ASAN := $(shell $(CXX) -print-file-name=libasan.so 2>/dev/null) $(shell $(CXX) -print-file-name=libstdc++.so.6 2>/dev/null)
 sanitize: build ## Run the native tests under sanitizers
 	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFORNO_SANITIZE=ON \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
 	$(BIN)/cmake --build build/sanitize
-	LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+	LD_PRELOAD="$(ASAN)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
 	  $(BIN)/python -m pytest --native $$(ls build/sanitize/_native*.so) tests/kernels tests/runner
 
 clean: ## Remove everything that was built
