@@ -27,7 +27,6 @@ CHATML = (
 """Used, and said so, when a model has no template of its own."""
 
 _MAX_SOURCE = 1 << 20  # characters; the longest in use have some 20,000
-_RESERVED = frozenset(("messages", "tools", "add_generation_prompt"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
@@ -66,8 +66,9 @@ class ChatTemplate:
         Raises ``RequestError`` for messages we cannot express, ``TemplateError`` for whatever the template does wrong,
         including taking more than a second or making more text than a prompt can hold.
         """
-        if clash := _RESERVED & kwargs.keys():
-            raise RequestError(f"chat_template_kwargs may not set {', '.join(sorted(clash))}", "chat_template_kwargs")
+        for name in ("messages", "tools"):
+            if name in kwargs:
+                raise RequestError(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
         variables = {
             **self.variables,
             **kwargs,
@@ -89,8 +90,10 @@ def load_chat_template(checkpoint: Checkpoint, tokenizer: Tokenizer, override: s
 
 
 def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A message as templates expect it: content is text, tool-call arguments are an object."""
-    result = {**message, "content": _content(message.get("content"), f"messages[{index}].content")}
+    """A message as templates expect it: content is text, tool-call arguments are an object, and what is absent is not there
+    (they ask ``message.tool_calls is defined``)."""
+    result = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
+    result["content"] = _content(message.get("content"), f"messages[{index}].content")
     if calls := message.get("tool_calls"):
         result["tool_calls"] = [_tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(calls)]
     return result

@@ -31,7 +31,14 @@ MAX_RULES = 500
 MAX_CHOICES = 2000
 
 # A bounded run between JSON tokens: enough to indent by, too little for a small model to lose itself in.
-_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ \n]{1,40}", "lenient": False, "coerce_one_of": False}
+_JSON_OPTIONS = {
+    "whitespace_flexible": True,
+    "whitespace_pattern": r"[ \n]{1,40}",
+    "lenient": False,
+    "coerce_one_of": False,
+    # Without \\uXXXX: written so, a key would escape the patterns and names it is checked against.
+    "json_allowed_escapes": '"\\\\bfnrt',
+}
 # What a grammar could do that we would not honour, or not check.
 _REFUSED_DIRECTIVES = ("%json", "%lark", "%llguidance", "temperature=")
 
@@ -101,7 +108,22 @@ class _Vocabulary:
         self.special_token_ids = sorted(tokenizer.pieces.special | set(tokenizer.eos_token_ids))
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        """Tokens whose bytes are exactly ``text``: how llguidance spells what a grammar leaves no choice about."""
+        ids = self._spell(text)
+        if any(self._tokenizer.is_special(index) for index in ids):  # the text only quotes a special token
+            ids = [index for character in text for index in self._spell(character)]
+        return ids
+
+    def _spell(self, text: str) -> list[int]:
+        if not self._tokenizer.pieces.strips_leading_space:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        anchor = "\x02"  # takes the space that encoding puts in front, and merges with nothing
+        ids = self._tokenizer.encode(anchor + text, add_special_tokens=False)
+        skipped = 0
+        while skipped < len(f" {anchor}"):
+            skipped += len(self.tokens[ids[0]])
+            ids = ids[1:]
+        return ids
 
 
 class _Constraint:
@@ -154,6 +176,9 @@ def _json_schema(value: Any) -> str:
     from llguidance import LLMatcher
 
     schema.check(value)
+    if value is False:
+        raise ConstraintError("the schema is false: nothing fits it", "response_format")
+    value = {} if value is True else value
     return LLMatcher.grammar_from_json_schema(json.dumps(value), overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
 
 

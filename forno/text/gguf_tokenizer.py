@@ -38,7 +38,7 @@ def build(metadata: Mapping[str, Any]) -> Tokenizer:
     """
     kind = metadata.get(_KEY + "model")
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
-    if kind not in builders:
+    if not isinstance(kind, str) or kind not in builders:
         raise UnsupportedError(f"the file's tokenizer is {kind!r}; supported: {', '.join(builders)}")
     try:
         return builders[kind](_Vocabulary(metadata), metadata)

@@ -68,17 +68,17 @@ def _decoder_rule(backend: Tokenizer) -> tuple[bool, bool]:
 
 @cache
 def _byte_characters() -> dict[int, int]:
-    """Code point to byte. Printable Latin-1 stands for itself, the other bytes for U+0100 and on (as GPT-2 does)."""
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(itself)]
-    return {**{byte: byte for byte in itself}, **{0x100 + i: byte for i, byte in enumerate(others)}}
+    """Code point to byte. Printable Latin-1 stands for itself, the other bytes for U+0100 and on (as GPT-2 does); the Latin-1
+    characters that stand for nothing are sent out of Latin-1."""
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in itself]
+    return {**{0x100 + i: byte for i, byte in enumerate(others)}, **dict.fromkeys(others, 0xFFFF)}
 
 
 def _byte_level_piece(text: str) -> bytes:
-    table = _byte_characters()
     try:
-        return bytes([table[ord(character)] for character in text])
-    except KeyError:  # not written in the byte alphabet: it stands for itself
+        return text.translate(_byte_characters()).encode("latin-1")
+    except UnicodeEncodeError:  # not written in the byte alphabet: it stands for itself
         return text.encode()
 
 

@@ -107,9 +107,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family(name: str) -> Family:
+def family(name: object) -> Family:
     """The family that GGUF calls ``name``. Raises ``UnsupportedError`` naming all there are."""
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
             f"the tokenizer's pre-tokenizer {name!r} is not supported; supported: {', '.join(sorted(FAMILIES))}. "
             "A directory with the model's own tokenizer.json works for any byte-level BPE"

@@ -14,7 +14,7 @@ from forno.errors import ConstraintError
 
 MAX_CHARACTERS = 128 << 10
 MAX_DEPTH = 32
-MAX_PATH = 192
+MAX_PATH = 512
 """Nesting of the schema plus that of everything it refers to: as deep as following references can get."""
 
 _ANNOTATIONS = frozenset(
@@ -39,6 +39,8 @@ def check(schema: Any, where: str = "schema") -> None:
         raise ConstraintError(f"{where} has {size} characters; at most {MAX_CHARACTERS} are supported", "response_format")
     depth = _walk(schema, where, 0)
     targets = {reference: _resolve(schema, reference, where) for reference in _references(schema)}
+    for reference, target in targets.items():  # it may lie where no schema is looked for, as in an example
+        _walk(target, f"{where}({reference})", 0 if target is schema else 1)
     path = depth + sum(_nesting(target) for target in targets.values())
     if path > MAX_PATH:
         raise ConstraintError(
@@ -59,7 +61,8 @@ def _walk(schema: Any, where: str, depth: int) -> int:
     if not isinstance(schema, Mapping):
         raise _fail(f"{where} must be an object or a boolean, got {type(schema).__name__}")
     for keyword in schema:
-        if keyword not in SUPPORTED and keyword not in _ANNOTATIONS:
+        rebased = keyword == "$id" and depth > 0  # references below would start from here
+        if rebased or (keyword not in SUPPORTED and keyword not in _ANNOTATIONS):
             raise _fail(f"{where}: the keyword {keyword!r} cannot be enforced")
     _check_values(schema, where)
     return max((_walk(child, f"{where}.{name}", depth + 1) for name, child in _children(schema, where)), default=depth)
@@ -84,6 +87,10 @@ def _check_values(schema: Mapping[str, Any], where: str) -> None:
         value = schema[keyword]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _fail(f"{where}.{keyword} must be a number")
+    fewest = schema.get("minProperties", 0)
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if fewest != 0 and fewest != 1 and not closed:  # a parser cannot tell whether a free name repeats an earlier one
+        raise _fail(f"{where}.minProperties above 1 can be enforced only with additionalProperties: false")
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise _fail(f"{where}.$ref: {reference!r} is not in this schema; only references within it are followed")

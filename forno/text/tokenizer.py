@@ -7,6 +7,7 @@ starts no threads, so ``TOKENIZERS_PARALLELISM`` and ``RAYON_NUM_THREADS`` have 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # A GGUF file keeps one end-of-sequence id, but chat models end a turn with another token: these, where they exist.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "<|end|>")
+
+_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": gguf_tokenizer.SPACE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,25 @@ class Tokenizer:
             return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError("the text is not valid Unicode: it holds a lone surrogate", "prompt") from error
+
+    def least_tokens(self, text: str) -> int:
+        """No fewer tokens than this encode ``text``. Costs nothing, where encoding megabytes takes seconds: a prompt that
+        cannot fit is refused without. 0 where the tokenizer gives no bound."""
+        return len(text.encode("utf-8", "surrogatepass")) // self._most_bytes if self._most_bytes else 0
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        """Bytes of text that one token stands for at most; 0 if nothing bounds them."""
+        if any(token.lstrip or token.rstrip for token in self._backend.get_added_tokens_decoder().values()):
+            return 0  # such a token swallows any amount of white space
+        normalizer = self._backend.normalizer
+        rule = json.loads(normalizer.__getstate__()) if normalizer is not None else {}
+        steps = [step for step in rule.get("normalizers", [rule]) if step != _SPACES]
+        kinds = {step.get("type") for step in steps}
+        if not kinds <= {None, "NFC", "Prepend"}:
+            return 0  # it may leave anything out
+        shrinkage = 3 if "NFC" in kinds else 1  # three Hangul letters of three bytes compose to one syllable of three
+        return shrinkage * max(map(len, self.pieces.raw), default=0)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD. A space that encoding added in front is dropped."""
