@@ -25,7 +25,7 @@ from forno.scheduler.batching import batching_for
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.sequence import Event, Sequence, State, Update
-from forno.scheduler.step import Counters, Step
+from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
 Trace = Callable[[str, Event, int], None]
@@ -134,22 +134,16 @@ class Scheduler:
     # -- a step -------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next step: who runs already, decodes before chunks; then newcomers in order while seats and budget last."""
+        """The next step: decodes first; then chunks and newcomers together in rank order, while budget and seats last."""
         now = self.clock()
         self._expire(now)
-        step = Step(self.config.max_num_batched_tokens)
-        for sequence in sorted(self.running, key=_is_chunk):
-            num_tokens = self._chunk(sequence.pending, step.budget)
-            if num_tokens and sequence.state is State.RUNNING and self._make_room(sequence, num_tokens, step):
-                step.add(sequence, num_tokens)
         seats = self._batching.seats(now, len(self.running), self.waiting)
-        while seats > 0 and step.budget > 0 and (newcomer := self.waiting.first()) and newcomer.rank < step.barrier:
-            matched = self.cache.match(newcomer.table, newcomer.tokens) if newcomer.may_match else []
-            if self._waits_for_prefix(newcomer, len(matched)):
-                continue
-            if not self._admit(newcomer, matched, step, now):
-                break  # nobody overtakes
-            seats -= 1
+        step = Step(self.config.max_num_batched_tokens, seats)
+        for sequence in sorted(self.running, key=_is_chunk):
+            if sequence.pending > 1:
+                self._welcome(step, now, before=sequence.rank)
+            self._continue(sequence, step)
+        self._welcome(step, now, before=END_OF_LINE)
         return StepPlan(tuple([sequence.row(num_tokens) for sequence, num_tokens in step.tokens.items()]))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Update]:
@@ -172,6 +166,24 @@ class Scheduler:
         return updates
 
     # -- the rules ----------------------------------------------------------------------------------------------
+
+    def _continue(self, sequence: Sequence, step: Step) -> None:
+        """Give a running sequence what budget and blocks allow."""
+        num_tokens = self._chunk(sequence.pending, step.budget)
+        if num_tokens and sequence.state is State.RUNNING and self._make_room(sequence, num_tokens, step):
+            step.add(sequence, num_tokens)
+
+    def _welcome(self, step: Step, now: float, before: Rank) -> None:
+        """Let waiting sequences ranked ``before`` join, in order: nobody overtakes one that does not fit."""
+        while step.seats > 0 and step.budget > 0 and (newcomer := self.waiting.first()):
+            if newcomer.rank >= min(before, step.barrier):
+                return
+            matched = self.cache.match(newcomer.table, newcomer.tokens) if newcomer.may_match else []
+            if self._waits_for_prefix(newcomer, len(matched)):
+                continue
+            if not self._admit(newcomer, matched, step, now):
+                return
+            step.seats -= 1
 
     def _chunk(self, pending: int, budget: int) -> int:
         """How many of ``pending`` tokens one sequence may compute in this step."""

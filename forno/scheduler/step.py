@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from forno.scheduler.sequence import Sequence
+
+Rank: TypeAlias = tuple[float, ...]
+"""``Sequence.rank``, or one that compares with it."""
+END_OF_LINE: Rank = (math.inf,)
 
 
 @dataclass(slots=True)
@@ -23,13 +28,15 @@ class Counters:
 class Step:
     """Who computes how many tokens, as far as decided."""
 
-    __slots__ = ("barrier", "budget", "tokens")
+    __slots__ = ("barrier", "budget", "seats", "tokens")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, seats: int) -> None:
         self.budget = budget
         """Tokens that may still be added."""
+        self.seats = seats
+        """Sequences that may still join."""
         self.tokens: dict[Sequence, int] = {}
-        self.barrier: tuple[float, ...] = (math.inf,)
+        self.barrier: Rank = END_OF_LINE
         """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:

@@ -8,6 +8,7 @@ earlier position of its block table must hold exactly the row's own history.
 from __future__ import annotations
 
 from collections.abc import Callable
+from zlib import crc32
 
 from forno.request import FinishReason, Request, StepPlan, StepResult, TokenLogprobs
 
@@ -16,7 +17,12 @@ VOCAB = 251
 
 def root(request: Request) -> int:
     """The history before the first token. Salts differ here, so content shared across salts is caught."""
-    return hash((request.cache_salt, "root"))
+    return crc32(request.cache_salt.encode())  # hash() of a text differs from run to run
+
+
+def some_tokens(seed: str, count: int) -> tuple[int, ...]:
+    """``count`` token ids that differ from seed to seed and are the same in every run."""
+    return tuple(hash((crc32(seed.encode()), i)) % 250 for i in range(count))
 
 
 def extend(history: int, token: int) -> int:
@@ -28,7 +34,7 @@ def next_token(history: int) -> int:
 
 
 def logprob_of(history: int, token: int) -> TokenLogprobs:
-    return TokenLogprobs(token, -(hash((history, token, "lp")) % 1000) / 100, 1)
+    return TokenLogprobs(token, -(hash((history, token, 1)) % 1000) / 100, 1)
 
 
 def unbatched(request: Request, vocab_map: Callable[[int], int] = next_token) -> tuple[tuple[int, ...], FinishReason]:

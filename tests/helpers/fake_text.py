@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 
 
@@ -11,6 +12,7 @@ class ByteTokenizer:
     vocab_size = 256
     bos_token_id = 0
     eos_token_ids = (1,)
+    special_texts: dict[str, str] = {}  # noqa: RUF012
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return ([self.bos_token_id] if add_special_tokens else []) + list(text.encode())
@@ -23,20 +25,10 @@ class ByteDetokenizer:
     """Holds back the bytes of an incomplete character."""
 
     def __init__(self) -> None:
-        self._held = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token_ids: Iterable[int]) -> str:
-        self._held += bytes(i for i in token_ids if i > 1)
-        for length in range(len(self._held), max(-1, len(self._held) - 4), -1):
-            try:
-                text = self._held[:length].decode()
-            except UnicodeDecodeError:
-                continue
-            self._held = self._held[length:]
-            return text
-        text, self._held = self._held.decode(errors="replace"), b""
-        return text
+        return self._decoder.decode(bytes(i for i in token_ids if i > 1))
 
     def flush(self) -> str:
-        text, self._held = self._held.decode(errors="replace"), b""
-        return text
+        return self._decoder.decode(b"", final=True)
