@@ -4,5 +4,7 @@
 namespace forno {
 void bind_linear(nanobind::module_& m);     // packed matrices, and the linear ops one by one for tests
 void bind_attention(nanobind::module_& m);  // the other ops one by one for tests
-void bind_executor(nanobind::module_& m);   // pool, executor, chip information and micro-benchmarks
+void bind_executor(nanobind::module_& m);   // the step executor
+void bind_sampling(nanobind::module_& m);   // sampling parameters, and the sampler on one row for tests
+void bind_machine(nanobind::module_& m);    // the thread pool and the machine's speeds
 }  // namespace forno

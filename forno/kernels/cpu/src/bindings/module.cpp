@@ -6,4 +6,6 @@ NB_MODULE(_native, m) {
   forno::bind_linear(m);
   forno::bind_attention(m);
   forno::bind_executor(m);
+  forno::bind_sampling(m);
+  forno::bind_machine(m);
 }

@@ -1,0 +1,182 @@
+"""Weights as the kernels read them: every matrix packed once, in parallel, source pages given back as they are done.
+
+Knows which weights a program wants and in which order; the layout itself is packed.hpp's.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from forno import _native
+from forno.errors import CheckpointError
+from forno.program import ops
+from forno.program.program import Program
+
+PANEL = 64
+"""Outputs side by side in a packed matrix."""
+PANELS_PER_JOB = 64
+"""Panels that one packing job fills: a whole matrix of a small model, a fraction of a vocabulary."""
+
+
+class StoredTensor(Protocol):
+    """What this module reads of ``forno.loader.checkpoint.Tensor``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def data(self) -> np.ndarray: ...
+    @property
+    def row_order(self) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """The weights of one program. A matrix used twice (a tied head) is here once."""
+
+    matrices: Mapping[tuple[str, ...], Any]
+    """``_native.PackedMatrix`` by weight name, or by the names of gate and up."""
+    vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """float32, by weight name."""
+
+    def matrix(self, name: str) -> Any:
+        return self.matrices[(name,)]
+
+    def gate_up(self, gate: str, up: str) -> Any:
+        """Both matrices interleaved in panels of 32 and 32 outputs."""
+        return self.matrices[(gate, up)]
+
+    def gate_up_bias(self, gate: str | None, up: str | None, outputs: int) -> np.ndarray | None:
+        """The biases in the order of an interleaved matrix, zero-padded; None if there are none."""
+        if gate is None and up is None:
+            return None
+        half = PANEL // 2
+        panels = -(-outputs // half)
+        bias = np.zeros((2, panels * half), np.float32)
+        for row, name in zip(bias, (gate, up), strict=True):
+            if name is not None:
+                row[:outputs] = self.vectors[name]
+        return np.ascontiguousarray(bias.reshape(2, panels, half).transpose(1, 0, 2)).reshape(-1)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the weights occupy."""
+        matrices = sum(int(m.nbytes) for m in self.matrices.values())
+        return matrices + sum(v.nbytes for v in self.vectors.values())
+
+
+def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads: int) -> PackedWeights:
+    """Pack every weight of ``program``, held in the format that the program names.
+
+    Raises ``CheckpointError`` for a weight that is missing or does not fit.
+    """
+    for name, spec in program.weights.items():
+        if name not in tensors:
+            raise CheckpointError(f"the model has no tensor {name!r}, which its architecture needs")
+        if tensors[name].shape != spec.shape:
+            raise CheckpointError(f"tensor {name!r} has shape {tensors[name].shape}, the architecture needs {spec.shape}")
+    vectors = {n: as_vector(n, tensors[n]) for n, spec in program.weights.items() if len(spec.shape) == 1}
+    with ThreadPoolExecutor(threads, thread_name_prefix="forno-pack") as pool:
+        jobs = [_start(program, key, [tensors[n] for n in key], pool) for key in _matrices(program)]
+        matrices = {job.key: job.finish() for job in jobs}
+    return PackedWeights(matrices, vectors)
+
+
+def as_vector(name: str, tensor: StoredTensor) -> np.ndarray:
+    """A norm weight or bias as float32. Raises ``CheckpointError`` for block formats, which no vector has."""
+    raw = tensor.data
+    if tensor.format == "f32":
+        values = raw.view("<f4").astype(np.float32)
+    elif tensor.format == "f16":
+        values = raw.view("<f2").astype(np.float32)
+    elif tensor.format == "bf16":
+        values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        raise CheckpointError(f"tensor {name!r} is a vector held as {tensor.format}; only f32, f16 and bf16 make sense")
+    return values if tensor.row_order is None else values[tensor.row_order]
+
+
+def _matrices(program: Program) -> list[tuple[str, ...]]:
+    """The distinct matrices that ops read: single weights, and gate with up where one op computes both."""
+    keys: dict[tuple[str, ...], None] = {}
+    for op in program.ops:
+        if isinstance(op, ops.Linear) and op.activation == "silu_mul":
+            keys[op.weights] = None
+        elif isinstance(op, ops.Linear):
+            keys.update(dict.fromkeys((w,) for w in op.weights))
+        elif isinstance(op, (ops.Embed, ops.SampleHead)):
+            keys[(op.weight,)] = None
+    return list(keys)
+
+
+def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], pool: ThreadPoolExecutor) -> _Job:
+    """Allocate one matrix and hand out the work of filling it."""
+    rows, columns = program.weights[key[0]].shape
+    target, given = program.weights[key[0]].format, sources[0].format
+    if any(s.format != given for s in sources):
+        raise CheckpointError(f"{' and '.join(key)} are one matrix but are held in different formats")
+    matrix = _native.PackedMatrix(target, rows * len(key), columns, len(key) > 1)
+    source_format = "" if given == target else given
+    if len(key) == 1:
+        data, order = sources[0].data, sources[0].row_order
+
+        def fill(first: int, last: int) -> None:
+            matrix.pack(data, source_format, order, first, last)
+    else:
+        if any(s.row_order is not None for s in sources):
+            raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
+        gate, up = (s.data for s in sources)
+
+        def fill(first: int, last: int) -> None:
+            matrix.pack_gate_up(gate, up, source_format, first, last)
+
+    edges = range(0, matrix.panels, PANELS_PER_JOB)
+    parts = [pool.submit(fill, first, min(first + PANELS_PER_JOB, matrix.panels)) for first in edges]
+    return _Job(key, matrix, sources, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A matrix being filled."""
+
+    key: tuple[str, ...]
+    matrix: Any
+    sources: list[StoredTensor]
+    parts: list[Future[None]]
+
+    def finish(self) -> Any:
+        """Wait until the matrix is full, and give its source pages back."""
+        try:
+            for part in self.parts:
+                part.result()
+        except ValueError as error:
+            raise CheckpointError(f"cannot pack {' and '.join(self.key)}: {error}") from error
+        for source in self.sources:
+            give_back(source.data)
+        return self.matrix
+
+
+def give_back(data: np.ndarray) -> None:
+    """Drop the pages of a mapped file that lie wholly within ``data`` from this process; other arrays are left alone.
+
+    The pages stay in the system's page cache, so reading ``data`` again is correct and cheap.
+    """
+    owner: Any = data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if not isinstance(owner, mmap.mmap):
+        return
+    start = data.ctypes.data - np.frombuffer(owner, np.uint8, 1).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        owner.madvise(mmap.MADV_DONTNEED, first, last - first)

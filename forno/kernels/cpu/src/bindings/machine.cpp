@@ -1,0 +1,71 @@
+// The thread pool and the machine's speeds, as Python sees them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../pool.hpp"
+#include "../probe.hpp"
+#include "../work.hpp"
+#include "bindings.hpp"
+
+namespace forno {
+namespace nb = nanobind;
+namespace {
+
+// Runs `rounds` ops of `units` units on a fresh pool; returns how often each unit was done, and per worker whether it
+// flushed denormals. For tests.
+std::pair<std::vector<int64_t>, std::vector<bool>> exercise(Pool& pool, int32_t units, int32_t rounds) {
+  std::vector<int64_t> done(units);
+  std::vector<char> flushed(pool.size());
+  {
+    nb::gil_scoped_release release;
+    pool.run([&](Worker& w) {
+      flushed[w.id] = FlushDenormals::active();
+      for (int32_t r = 0; r < rounds; ++r) {
+        for_units(w, units, [&](int32_t u) { ++done[u]; });  // a unit belongs to one worker between two barriers
+        pool.barrier();
+      }
+    });
+  }
+  return {done, std::vector<bool>(flushed.begin(), flushed.end())};
+}
+
+double bandwidth(Pool& pool, int64_t bytes_per_worker, double seconds) {
+  nb::gil_scoped_release release;
+  return read_bandwidth(pool, bytes_per_worker, seconds);
+}
+
+// None where the instruction set has no such instruction.
+std::optional<double> peak(Pool& pool, const std::string& isa, const std::string& kind, double seconds) {
+  const ProbeLoops* loops = probe_loops_for(isa.c_str());
+  if (!loops) throw std::invalid_argument("there are no measurements for '" + isa + "'");
+  const bool int8 = kind == "int8", bf16 = kind == "bf16";
+  if (!int8 && !bf16 && kind != "fp32") throw std::invalid_argument("kind must be int8, bf16 or fp32");
+  const ProbeLoop loop = int8 ? loops->int8 : bf16 ? loops->bf16 : loops->fp32;
+  if (!loop) return std::nullopt;
+  nb::gil_scoped_release release;
+  return peak_rate(pool, loop, int8 ? loops->int8_ops : bf16 ? loops->bf16_ops : loops->fp32_ops, seconds);
+}
+
+}  // namespace
+
+void bind_machine(nb::module_& m) {
+  nb::class_<Pool>(m, "Pool", "Worker threads, for tests and micro-benchmarks.")
+      .def(nb::init<int32_t, int32_t>(), nb::arg("workers"), nb::arg("spin_us") = 50)
+      .def_prop_ro("size", &Pool::size)
+      .def("exercise", &exercise, nb::arg("units"), nb::arg("rounds"), "For tests.")
+      .def("read_bandwidth", &bandwidth, nb::arg("bytes_per_worker"), nb::arg("seconds"), "Bytes per second, all workers.")
+      .def("peak", &peak, nb::arg("isa"), nb::arg("kind"), nb::arg("seconds"),
+           "Operations per second of int8, bf16 or fp32 multiply-adds, all workers. The machine must have the set.");
+  m.def("flushes_denormals", &FlushDenormals::active, "Whether the calling thread flushes denormals now.");
+}
+
+}  // namespace forno

@@ -1,0 +1,266 @@
+#include "executor.hpp"
+
+#include <time.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "isa.hpp"
+#include "kv_layout.hpp"
+#include "work.hpp"
+
+namespace forno {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+std::string number(int64_t n) { return std::to_string(n); }
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+bool writes_f32(const View& v) { return v.dtype == DType::F32; }
+
+}  // namespace
+
+Executor::Executor(const ExecutorConfig& config)
+    : config_(config),
+      pool_(config.threads, config.spin_us, sampler_scratch_bytes(config.vocab)),
+      activations_(config.activation_bytes),
+      requests_(config.vocab) {
+  if (!config.kernels) refuse("no kernels were given");
+  if (config.max_rows < 1 || config.vocab < 1 || config.max_positions < 1) refuse("sizes must be positive");
+  if (config.num_blocks < 1 || config.block_size < kPage || config.block_size % kPage)
+    refuse("the cache needs at least one block, of a multiple of " + number(kPage) + " tokens");
+  token_ids_.resize(config.max_rows);
+  positions_.resize(config.max_rows);
+  row_span_.resize(config.max_rows);
+  spans_.resize(config.max_rows);
+  outputs_.resize(config.max_rows);
+  draws_.resize(config.max_rows);
+}
+
+const float* Executor::keep(const float* values, size_t count) {
+  Arena copy(count * sizeof(float));
+  if (count) std::memcpy(copy.data(), values, count * sizeof(float));
+  constants_.push_back(std::move(copy));
+  return reinterpret_cast<const float*>(constants_.back().data());
+}
+
+int32_t Executor::add_cache(int32_t kv_heads, int32_t k_dim, int32_t v_dim, KvDType dtype) {
+  KvCache cache = kv_layout({kv_heads, k_dim, v_dim, config_.block_size, dtype});
+  cache_memory_.emplace_back(static_cast<size_t>(kv_arena_bytes(cache, config_.num_blocks)));  // zeroed, as kernels need
+  cache.base = cache_memory_.back().data();
+  caches_.push_back(cache);
+  return static_cast<int32_t>(caches_.size()) - 1;
+}
+
+const KvCache& Executor::cache(int32_t index) const { return caches_.at(index); }
+
+size_t Executor::kv_bytes() const {
+  size_t total = 0;
+  for (const Arena& memory : cache_memory_) total += memory.bytes();
+  return total;
+}
+
+void Executor::add(OpArgs args, Axis axis) {
+  if (auto* attention = std::get_if<AttentionArgs>(&args)) {
+    if (attention_scratch_bytes(attention->heads, attention->cache) > pool_.scratch_bytes())
+      refuse("attention heads of this size need more scratch memory than a worker has");
+    const size_t bytes = attention_shared_bytes(attention->heads, attention->cache.v_dim, config_.max_rows,
+                                                config_.max_positions, config_.threads);
+    if (bytes > shared_.bytes()) shared_ = Arena(bytes);
+  }
+  if (auto* op = std::get_if<SampleOpArgs>(&args); op && !writes_f32(op->logits)) refuse("logits must be float32");
+  if (auto* op = std::get_if<SampleHeadArgs>(&args); op && !writes_f32(op->linear.out)) refuse("logits must be float32");
+  records_.push_back({std::move(args), axis});
+  op_ns_.resize(records_.size());
+  for (Record& record : records_)  // the area may have moved
+    if (auto* attention = std::get_if<AttentionArgs>(&record.args)) {
+      attention->shared = shared_.data();
+      attention->shared_bytes = shared_.bytes();
+    }
+}
+
+void Executor::capture_logits(bool on) {
+  if (on && !capture_.data()) capture_ = Arena(size_t(config_.max_rows) * config_.vocab * sizeof(float));
+  capturing_ = on;
+}
+
+// ---- one step: check, build, walk ----
+
+void Executor::check_row(const StepInput& input, int32_t index, int64_t* total) {
+  const PlanRow& row = input.rows[index];
+  const std::string where = "row " + number(index) + ": ";
+  Resident& request = requests_.at(row.slot);
+  if (request.last_step == step_number_) refuse(where + "request " + number(row.slot) + " is in this step twice");
+  request.last_step = step_number_;
+  if (row.start < 0 || row.num_tokens < 1) refuse(where + "start must be at least 0 and num_tokens at least 1");
+  const int64_t end = int64_t(row.start) + row.num_tokens;
+  if (end > request.num_tokens())
+    refuse(where + "positions up to " + number(end) + " but only " + number(request.num_tokens()) + " tokens resident");
+  if (end > config_.max_positions) refuse(where + "position beyond the model's " + number(config_.max_positions));
+  if (row.sample && end != request.num_tokens()) refuse(where + "only the last resident position can be sampled from");
+  if (row.first_block < 0 || row.num_blocks < 0 || int64_t(row.first_block) + row.num_blocks > input.num_block_ids)
+    refuse(where + "the block table lies outside the plan's block ids");
+  if (int64_t(row.num_blocks) * config_.block_size < end)
+    refuse(where + number(row.num_blocks) + " blocks do not cover " + number(end) + " positions");
+  for (int32_t b = 0; b < row.num_blocks; ++b)
+    if (const int32_t id = input.blocks[row.first_block + b]; id < 0 || id >= config_.num_blocks)
+      refuse(where + "block " + number(id) + " is outside the cache of " + number(config_.num_blocks));
+  if (row.mask < -1 || row.mask >= input.num_masks) refuse(where + "mask " + number(row.mask) + " does not exist");
+  *total += row.num_tokens;
+}
+
+void Executor::check(const StepInput& input) {
+  if (records_.empty()) refuse("the executor holds no program");
+  if (input.num_rows > config_.max_rows)
+    refuse(number(input.num_rows) + " rows exceed the limit of " + number(config_.max_rows));
+  ++step_number_;
+  int64_t total = 0;
+  for (int32_t i = 0; i < input.num_rows; ++i) check_row(input, i, &total);
+  if (total > config_.max_rows)
+    refuse(number(total) + " tokens exceed the limit of " + number(config_.max_rows) + " per step");
+  for (int32_t i = 0; i < 2 * input.num_copies; ++i)
+    if (input.copies[i] < 0 || input.copies[i] >= config_.num_blocks)
+      refuse("copy " + number(i / 2) + ": block " + number(input.copies[i]) + " is outside the cache of " +
+             number(config_.num_blocks));
+}
+
+void Executor::add_output(int32_t row, const PlanRow& plan, int32_t plan_row, int32_t position, int32_t target) {
+  outputs_[step_.num_outputs] = {row, plan.slot, position, target};
+  draws_[step_.num_outputs].row = plan_row;
+  draws_[step_.num_outputs].target = target;
+  ++step_.num_outputs;
+}
+
+void Executor::build(const StepInput& input) {
+  step_ = {0, input.num_rows, 0, token_ids_.data(), positions_.data(), row_span_.data(), spans_.data(), outputs_.data()};
+  for (int32_t i = 0; i < input.num_rows; ++i) {
+    const PlanRow& plan = input.rows[i];
+    const Resident& request = requests_.live(plan.slot);
+    const bool scores_prompt = request.sampling.prompt_logprobs >= 0;
+    spans_[i] = {plan.slot, plan.start, plan.num_tokens, step_.num_rows, input.blocks + plan.first_block};
+    for (int32_t t = 0; t < plan.num_tokens; ++t) {
+      const int32_t position = plan.start + t, row = step_.num_rows + t;
+      token_ids_[row] = request.tokens[position];
+      positions_[row] = position;
+      row_span_[row] = i;
+      if (scores_prompt && position + 1 < request.prompt_tokens)
+        add_output(row, plan, i, position, request.tokens[position + 1]);
+      else if (plan.sample && t + 1 == plan.num_tokens)
+        add_output(row, plan, i, position, -1);
+    }
+    step_.num_rows += plan.num_tokens;
+  }
+}
+
+int32_t Executor::run(const StepInput& input) {
+  check(input);
+  build(input);
+  pool_.run([&](Worker& worker) { walk(input, worker); });
+  append_tokens();
+  return step_.num_outputs;
+}
+
+void Executor::walk(const StepInput& input, Worker& worker) {
+  if (input.num_copies) {
+    copy_blocks(input, worker);
+    pool_.barrier();
+  }
+  const bool timing = timing_ && worker.id == 0;
+  int64_t before = timing ? now_ns() : 0;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const bool empty = (records_[i].axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
+    if (!empty) {
+      execute(records_[i], input, worker);
+      pool_.barrier();
+    }
+    if (!timing) continue;
+    const int64_t after = now_ns();
+    op_ns_[i] = after - before;
+    before = after;
+  }
+}
+
+void Executor::copy_blocks(const StepInput& input, Worker& worker) {
+  const int32_t layers = static_cast<int32_t>(caches_.size());
+  for_units(worker, input.num_copies * layers, [&](int32_t unit) {
+    const int32_t* pair = input.copies + 2 * (unit / layers);
+    kv_copy_block(caches_[unit % layers], pair[0], pair[1]);
+  });
+}
+
+void Executor::execute(const Record& record, const StepInput& input, Worker& worker) {
+  const KernelTable& kernels = *config_.kernels;
+  const int32_t rows = record.axis == Axis::Rows ? step_.num_rows : step_.num_outputs;
+  struct Visitor {
+    Executor& self;
+    const KernelTable& k;
+    const StepInput& input;
+    Worker& w;
+    int32_t rows;
+    void operator()(const EmbedArgs& a) const { k.embed(a, self.step_, w); }
+    void operator()(const RmsNormArgs& a) const { k.rms_norm(a, rows, w); }
+    void operator()(const QuantizeArgs& a) const { k.quantize(a, rows, w); }
+    void operator()(const AddArgs& a) const { k.add(a, rows, w); }
+    void operator()(const SiluMulArgs& a) const { k.silu_mul(a, rows, w); }
+    void operator()(const GatherArgs& a) const { k.gather(a, self.step_, w); }
+    void operator()(const RopeArgs& a) const { k.rope(a, self.step_, w); }
+    void operator()(const KvWriteArgs& a) const { k.kv_write(a, self.step_, w); }
+    void operator()(const QkvPrepareArgs& a) const { k.qkv_prepare(a, self.step_, w); }
+    void operator()(const AttentionArgs& a) const { k.attention(a, self.step_, w); }
+    void operator()(const LinearArgs& a) const { k.linear(a, rows, w); }
+    void operator()(const SampleOpArgs& a) const { self.sample_rows(a.logits, 0, rows, input, w); }
+    void operator()(const SampleHeadArgs& a) const { self.head(a, input, w); }
+  };
+  std::visit(Visitor{*this, kernels, input, worker, rows}, record.args);
+}
+
+void Executor::head(const SampleHeadArgs& args, const StepInput& input, Worker& worker) {
+  LinearArgs slice = args.linear;
+  for (int32_t begin = 0; begin < step_.num_outputs; begin += kHeadSlice) {
+    if (begin) pool_.barrier();  // the last slice's logits have been read
+    slice.row_begin = begin;
+    slice.row_end = begin + kHeadSlice < step_.num_outputs ? begin + kHeadSlice : step_.num_outputs;
+    config_.kernels->linear(slice, slice.row_end - slice.row_begin, worker);
+    pool_.barrier();
+    sample_rows(slice.out, slice.row_begin, slice.row_end, input, worker);
+  }
+}
+
+// Logits of output row `begin` are row 0 of `logits`.
+void Executor::sample_rows(const View& logits, int32_t begin, int32_t end, const StepInput& input, Worker& worker) {
+  const size_t mask_words = (static_cast<size_t>(config_.vocab) + 31) / 32;
+  for_units(worker, end - begin, [&](int32_t unit) {
+    const int32_t index = begin + unit;
+    const Output& output = outputs_[index];
+    const float* row = reinterpret_cast<const float*>(logits.data + unit * logits.stride);
+    const int32_t mask = input.rows[draws_[index].row].mask;
+    const SampleArgs args{row, config_.vocab, mask < 0 ? nullptr : input.masks + mask * mask_words, output.position + 1,
+                          output.target};
+    sample(args, requests_.live(output.slot), worker.scratch, draws_[index]);
+    if (capturing_)
+      std::memcpy(capture_.data() + index * size_t(config_.vocab) * sizeof(float), row, config_.vocab * sizeof(float));
+  });
+}
+
+void Executor::append_tokens() {
+  for (int32_t i = 0; i < step_.num_outputs; ++i) {
+    Draw& draw = draws_[i];
+    if (draw.target >= 0 || draw.error != DrawError::None) continue;
+    Resident& request = requests_.live(outputs_[i].slot);
+    if (request.full()) {
+      draw.error = DrawError::RequestFull;
+      draw.token = -1;
+    } else {
+      request.append(draw.token);
+    }
+  }
+}
+
+}  // namespace forno

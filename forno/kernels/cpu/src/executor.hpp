@@ -1,0 +1,138 @@
+// Walks a recorded program: a flat array of op records, one barrier behind each.
+//
+// Made once per model by kernels/cpu/lower.py; `run` then takes one step's plan, checks all of it, and computes on every
+// worker of the pool. A step allocates nothing. The executor knows neither Python nor an architecture.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "arena.hpp"
+#include "pool.hpp"
+#include "requests.hpp"
+#include "sampler.hpp"
+#include "types.hpp"
+
+namespace forno {
+
+constexpr int32_t kHeadSlice = 64;  // output rows whose logits exist at a time in a fused head
+
+// Sample from logits that a linear left for all output rows.
+struct SampleOpArgs { View logits; };
+// Fused head: linear and sampling in slices of kHeadSlice rows. `linear.out` holds one slice of logits.
+struct SampleHeadArgs { LinearArgs linear; };
+
+enum class Axis : int32_t { Rows = 0, Outputs = 1 };
+
+using OpArgs = std::variant<EmbedArgs, RmsNormArgs, QuantizeArgs, AddArgs, SiluMulArgs, GatherArgs, RopeArgs, KvWriteArgs,
+                            QkvPrepareArgs, AttentionArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
+
+struct Record {
+  OpArgs args;
+  Axis axis;  // which row count the op runs over
+};
+
+// One row of forno.request.StepPlan. An int32 array of this shape crosses from Python.
+struct PlanRow {
+  int32_t slot;
+  int32_t start;
+  int32_t num_tokens;
+  int32_t sample;       // 0 or 1
+  int32_t first_block;  // index of its block table in StepInput::blocks
+  int32_t num_blocks;
+  int32_t mask;         // row of StepInput::masks, or -1
+};
+constexpr int32_t kPlanColumns = 7;
+static_assert(sizeof(PlanRow) == kPlanColumns * sizeof(int32_t), "an int32 array is read as PlanRow");
+
+struct StepInput {
+  const PlanRow* rows;
+  int32_t num_rows;
+  const int32_t* blocks;  // all block tables, one after the other
+  int64_t num_block_ids;
+  const int32_t* copies;  // pairs of (source, destination) blocks
+  int32_t num_copies;
+  const uint32_t* masks;  // [num_masks][ceil(vocab / 32)]
+  int32_t num_masks;
+};
+
+struct ExecutorConfig {
+  const KernelTable* kernels;
+  int32_t threads;
+  int32_t spin_us;
+  int32_t max_rows;       // tokens per step
+  int32_t vocab;
+  int32_t max_positions;  // length of the rope tables
+  int32_t num_blocks;
+  int32_t block_size;
+  size_t activation_bytes;
+};
+
+class Executor {
+ public:
+  explicit Executor(const ExecutorConfig& config);
+
+  // Building, in program order.
+  char* activations() const { return activations_.data(); }
+  size_t activation_bytes() const { return config_.activation_bytes; }
+  const float* keep(const float* values, size_t count);  // a copy that lives as long as the executor, 64-byte aligned
+  int32_t add_cache(int32_t kv_heads, int32_t k_dim, int32_t v_dim, KvDType dtype);
+  const KvCache& cache(int32_t index) const;  // throws std::out_of_range
+  void add(OpArgs args, Axis axis);           // throws std::invalid_argument for what no kernel could run
+
+  // Computes one step and returns the number of results in `draws`. Throws std::invalid_argument, before anything has
+  // changed, if the plan is not consistent with the resident requests and the cache.
+  int32_t run(const StepInput& input);
+  const std::vector<Draw>& draws() const { return draws_; }
+
+  // The logits of the last step's results, [results][vocab]; filled only while capturing.
+  void capture_logits(bool on);
+  const float* captured() const { return reinterpret_cast<const float*>(capture_.data()); }
+
+  // Nanoseconds per record in the last step, zeros unless timing is on.
+  void time_ops(bool on) { timing_ = on; }
+  const std::vector<int64_t>& op_nanoseconds() const { return op_ns_; }
+
+  RequestTable& requests() { return requests_; }
+  Pool& pool() { return pool_; }
+  const ExecutorConfig& config() const { return config_; }
+  size_t kv_bytes() const;
+
+ private:
+  void check(const StepInput& input);
+  void check_row(const StepInput& input, int32_t index, int64_t* total);
+  void build(const StepInput& input);
+  void add_output(int32_t row, const PlanRow& plan, int32_t plan_row, int32_t position, int32_t target);
+  void walk(const StepInput& input, Worker& worker);
+  void copy_blocks(const StepInput& input, Worker& worker);
+  void execute(const Record& record, const StepInput& input, Worker& worker);
+  void head(const SampleHeadArgs& args, const StepInput& input, Worker& worker);
+  void sample_rows(const View& logits, int32_t begin, int32_t end, const StepInput& input, Worker& worker);
+  void append_tokens();
+
+  const ExecutorConfig config_;
+  Pool pool_;
+  Arena activations_;
+  std::vector<Arena> constants_;
+  std::vector<Arena> cache_memory_;
+  std::vector<KvCache> caches_;
+  std::vector<Record> records_;
+  Arena shared_;  // attention's partial results
+  RequestTable requests_;
+
+  // The current step. Sized for max_rows once.
+  int64_t step_number_ = 0;
+  Step step_{};
+  std::vector<int32_t> token_ids_, positions_, row_span_;
+  std::vector<Span> spans_;
+  std::vector<Output> outputs_;
+  std::vector<Draw> draws_;
+
+  Arena capture_;
+  bool capturing_ = false;
+  bool timing_ = false;
+  std::vector<int64_t> op_ns_;
+};
+
+}  // namespace forno

@@ -1,0 +1,144 @@
+// From a block table to pages the micro-kernels can read: finding them, widening types the instruction set cannot
+// multiply, and hiding non-finite values that belong to masked tokens.
+#pragma once
+#include "attention_math.hpp"
+
+namespace forno {
+namespace {
+namespace attention {
+
+FORNO_INLINE char* page_of(const KvCache& cache, const int32_t* blocks, int32_t position, int32_t kv_head) {
+  const int32_t block = position / cache.block_size, page = position % cache.block_size / kPage;
+  return cache.base + blocks[block] * cache.block_stride + kv_head * cache.head_stride + page * cache.page_stride;
+}
+
+#if defined(FORNO_AVX512)
+struct Bf16OfInt { alignas(64) uint8_t low[128], high[128]; };
+
+// The two bytes of each of 0 .. 127 as bf16 (exact: seven bits of magnitude fit the significand).
+constexpr Bf16OfInt make_bf16_of_int() {
+  Bf16OfInt t{};
+  for (int n = 1; n < 128; ++n) {
+    int log = 0;
+    while (n >> (log + 1)) ++log;
+    const int bits = (127 + log) << 7 | ((n << (7 - log)) & 0x7f);
+    t.low[n] = uint8_t(bits & 0xff);
+    t.high[n] = uint8_t(bits >> 8);
+  }
+  return t;
+}
+constexpr Bf16OfInt kBf16OfInt = make_bf16_of_int();
+
+// [count][length][4] bytes -> [2 * count][length][2] bf16, after flipping the bits of `flip` in each byte.
+inline void unpack_bytes(const char* in, int count, int length, uint8_t flip, char* out) {
+  const __m512i low0 = _mm512_load_si512(kBf16OfInt.low), low1 = _mm512_load_si512(kBf16OfInt.low + 64);
+  const __m512i high0 = _mm512_load_si512(kBf16OfInt.high), high1 = _mm512_load_si512(kBf16OfInt.high + 64);
+  const __m512i sign = _mm512_set1_epi8(char(0x80)), flips = _mm512_set1_epi8(char(flip));
+  for (int i = 0; i < count; ++i, out += length * 8) {
+    for (int j = 0; j < length; j += kLanes, in += 64) {
+      const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(in), flips), magnitude = _mm512_abs_epi8(x);
+      const __m512i low = _mm512_permutex2var_epi8(low0, magnitude, low1);
+      __m512i high = _mm512_permutex2var_epi8(high0, magnitude, high1);
+      high = _mm512_ternarylogic_epi32(high, x, sign, 0xF8);  // high | (x & sign)
+      const __m512 a = (__m512)_mm512_unpacklo_epi8(low, high), b = (__m512)_mm512_unpackhi_epi8(low, high);
+      _mm512_storeu_ps(out + j * 4, _mm512_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
+      _mm512_storeu_ps(out + (length + j) * 4, _mm512_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+    }
+  }
+}
+#else
+// [count][length][2] bf16 -> [2 * count][length] fp32.
+inline void unpack_pairs(const char* in, int count, int length, char* out_bytes) {
+  float* out = reinterpret_cast<float*>(out_bytes);
+  for (int i = 0; i < count; ++i, out += 2 * length)
+    for (int j = 0; j < length; j += kLanes, in += kLanes * 4) {
+      const vi b = vload_words(in);
+      vstore(out + j, vlow_bf16(b));
+      vstore(out + length + j, vhigh_bf16(b));
+    }
+}
+
+// [count][length][4] bytes -> [4 * count][length] fp32, after flipping the bits of `flip` in each byte.
+inline void unpack_bytes(const char* in, int count, int length, uint8_t flip, char* out_bytes) {
+  float* out = reinterpret_cast<float*>(out_bytes);
+  for (int i = 0; i < count; ++i, out += 4 * length)
+    for (int j = 0; j < length; j += kLanes, in += kLanes * 4) {
+      const vi b = vload_words(in);
+      for (int k = 0; k < 4; ++k) {
+        const vi flipped = b ^ vset_words(int32_t(0x01010101u * flip));
+        vstore(out + k * length + j, vfloat((flipped << (24 - 8 * k)) >> 24));
+      }
+    }
+}
+#endif
+
+// Pages [first, last) of segment `segment`; widened copies go to `buffer` (kSegment * (kp + vp) floats).
+inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t segment, int first, int last, int32_t kv_head,
+                        int kp, int vp, char* buffer) {
+  Pages pages{};
+  pages.first = first;
+  pages.last = last;
+  for (int i = first; i < last; ++i) {
+    const char* page = page_of(cache, blocks, segment * kSegment + i * kPage, kv_head);
+    pages.k[i] = page;
+    pages.v[i] = page + cache.v_offset;
+    if (cache.dtype == KvDType::F32 || (cache.dtype == KvDType::BF16 && kHasBf16)) continue;
+    char* k = buffer + int64_t(i) * kPage * (kp + vp) * 4;
+    char* v = k + int64_t(kPage) * kp * 4;
+    if (cache.dtype == KvDType::INT8) {
+      unpack_bytes(pages.k[i], kp / 4, kPage, 0x80, k);
+      unpack_bytes(pages.v[i], kPage / 4, vp, 0, v);
+      pages.k_scale[i] = reinterpret_cast<const float*>(page + cache.k_scale_offset);
+      pages.v_scale[i] = reinterpret_cast<const float*>(page + cache.v_scale_offset);
+    }
+#if !defined(FORNO_AVX512)
+    if (cache.dtype == KvDType::BF16) {
+      unpack_pairs(pages.k[i], kp / 2, kPage, k);
+      unpack_pairs(pages.v[i], kPage / 2, vp, v);
+    }
+#endif
+    pages.k[i] = k;
+    pages.v[i] = v;
+  }
+  return pages;
+}
+
+// Whether some value of V is infinite or NaN. A masked token has weight 0, but 0 times such a value is NaN: a block
+// may hold what an earlier owner, or a later token of this request, left there.
+template <bool kBf16>
+bool has_non_finite(const Pages& pages, int vp) {
+  const vi upper = vset_words(0x7f800000), lower = vset_words(0x7f80);
+  vi found{};
+  for (int page = pages.first; page < pages.last; ++page) {
+    const int bytes = kPage * vp * (kBf16 ? 2 : 4);
+    for (int at = 0; at < bytes; at += kLanes * 4) {
+      const vi b = vload_words(pages.v[page] + at);
+      found |= (b & upper) == upper;
+      if (kBf16) found |= (b & lower) == lower;
+    }
+  }
+  return vmax_lane(found & 1) != 0;
+}
+
+// V with the tokens outside [lo, hi) set to zero, in `buffer` (kSegment * vp floats).
+template <bool kBf16>
+Pages without_masked_tokens(const Pages& pages, int vp, int lo, int hi, char* buffer) {
+  Pages clean = pages;
+  const int64_t bytes = int64_t(kPage) * vp * (kBf16 ? 2 : 4);
+  for (int page = pages.first; page < pages.last; ++page) {
+    char* v = buffer + page * bytes;
+    __builtin_memcpy(v, pages.v[page], size_t(bytes));
+    for (int t = 0; t < kPage; ++t) {
+      const int token = page * kPage + t;
+      if (token >= lo && token < hi) continue;
+      if (!kBf16) __builtin_memset(v + int64_t(t) * vp * 4, 0, size_t(vp) * 4);
+      else for (int c = 0; c < vp; ++c) __builtin_memset(v + ((t / 2) * vp + c) * 4 + (t & 1) * 2, 0, 2);
+    }
+    clean.v[page] = v;
+  }
+  return clean;
+}
+
+}  // namespace attention
+}  // namespace
+}  // namespace forno

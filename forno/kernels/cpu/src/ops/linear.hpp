@@ -1,0 +1,162 @@
+// out = x @ W.T (+ bias)(+ residual), or silu(gate) * up, for packed weights: who computes which part, and in what
+// order. A unit of work is a panel (or half of one) times a block of rows. Its rows go through in tiles; with many
+// rows the panel's codes are first expanded to bytes in scratch, one slice of K at a time. No result bit depends on
+// any of that (see linear_tile.hpp).
+#pragma once
+#include "linear_epilogue.hpp"
+#include "linear_tile.hpp"
+
+namespace forno {
+namespace {
+
+constexpr int32_t kRowBlock = 96;     // rows per unit, at most: their slice of x and the panel's share L2
+constexpr int32_t kExpandRows = 24;   // from here on a panel is expanded once rather than unpacked by every tile
+constexpr int32_t kMinRowBlock = 12;  // rows are not split finer than this to feed idle workers
+
+struct Unit {
+  const LinearPart* part;
+  int32_t panel, column, columns;
+  int32_t row0, row1;
+};
+
+// How the work is cut. All workers compute the same plan.
+struct LinearPlan {
+  int32_t row_begin, row_end;
+  int32_t row_blocks, block_rows;
+  int32_t column_parts;             // 1: whole panels, 2: halves
+  int32_t panels[kMaxParts];
+  int32_t units;
+};
+
+LinearPlan plan_linear(const LinearArgs& args, int32_t rows, int32_t workers) {
+  LinearPlan plan{};
+  plan.row_begin = args.row_end > 0 ? args.row_begin : 0;
+  plan.row_end = args.row_end > 0 ? args.row_end : rows;
+  const int32_t count = plan.row_end - plan.row_begin;
+  int32_t panels = 0;
+  for (int32_t i = 0; i < args.num_parts; ++i) panels += plan.panels[i] = args.parts[i].weight->panels;
+  int32_t blocks = (count + kRowBlock - 1) / kRowBlock;
+  // Few units make one worker wait for another: 9 panels on 2 workers are 5 to 4, 18 halves are 9 to 9.
+  const int32_t wanted = workers == 1 ? 1 : 8 * workers;
+  plan.column_parts = panels * blocks < wanted && !args.silu_mul ? 2 : 1;
+  while (panels * plan.column_parts * blocks < wanted && count / (blocks + 1) >= kMinRowBlock) ++blocks;
+  const int32_t per_block = blocks ? (count + blocks - 1) / blocks : 0;
+  plan.block_rows = (per_block + kTileRows - 1) / kTileRows * kTileRows;
+  plan.row_blocks = plan.block_rows ? (count + plan.block_rows - 1) / plan.block_rows : 0;
+  plan.units = panels * plan.column_parts * plan.row_blocks;
+  return plan;
+}
+
+Unit unit_of(const LinearArgs& args, const LinearPlan& plan, int32_t index) {
+  Unit u{};
+  u.row0 = plan.row_begin + index % plan.row_blocks * plan.block_rows;
+  u.row1 = u.row0 + plan.block_rows < plan.row_end ? u.row0 + plan.block_rows : plan.row_end;
+  index /= plan.row_blocks;
+  u.columns = kPanel / plan.column_parts;
+  u.column = index % plan.column_parts * u.columns;
+  index /= plan.column_parts;
+  int32_t part = 0;
+  while (index >= plan.panels[part]) index -= plan.panels[part++];
+  u.part = &args.parts[part];
+  u.panel = index;
+  return u;
+}
+
+struct Scratch {
+  float* sums;         // [kRowBlock][64]
+  uint8_t* expanded;   // one slice
+};
+
+// Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice each
+// tile is finished while its sums are in L1.
+template <class Tiles>
+void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, float* sums, bool last) {
+  const char* x0 = tile.x;
+  const char* scale0 = tile.x_scale;
+  for (int32_t row = u.row0; row < u.row1;) {
+    const int32_t left = u.row1 - row, tiles = (left + kTileRows - 1) / kTileRows;
+    const int32_t height = (left + tiles - 1) / tiles;
+    tile.x = x0 + row * tile.stride;
+    tile.x_scale = scale0 + row * tile.stride;
+    tile.sums = sums + (row - u.row0) * kPanel;
+    Tiles::of(height)(tile);
+    if (last) finish_tile(args, *u.part, u.panel, u.column, u.columns, row, height, tile.sums);
+    row += height;
+  }
+}
+
+TileArgs tile_args(const LinearArgs& args, const Unit& u) {
+  TileArgs tile{};
+  tile.stride = args.x.stride;
+  tile.column = u.column;
+  tile.columns = u.columns;
+  return tile;
+}
+
+template <class L, int V>
+void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
+  const PackedMatrix& w = *u.part->weight;
+  const uint8_t* panel = w.data + u.panel * w.panel_bytes;
+  const int32_t blocks = w.k / kBlock;
+  const bool expanding = L::kBits != 8 && u.row1 - u.row0 >= kExpandRows;
+  TileArgs tile = tile_args(args, u);
+  tile.sum_offset = w.k / kGroup * 4;
+  for (int32_t b = 0; b < blocks; b += kSliceBlocks) {
+    tile.count = blocks - b < kSliceBlocks ? blocks - b : kSliceBlocks;
+    tile.x = args.x.data + b * kBlock;
+    tile.x_scale = args.x.data + w.k + b * 4;
+    tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
+    const bool last = b + tile.count == blocks;
+    if constexpr (L::kBits != 8) {
+      if (expanding) {
+        expand<L>(tile.weights, tile.count, u.column, u.columns, scratch.expanded);
+        tile.weights = scratch.expanded;
+        run_tiles<BlockTiles<Expanded<L>, V>>(args, u, tile, scratch.sums, last);
+        continue;
+      }
+    }
+    run_tiles<BlockTiles<Packed<L>, V>>(args, u, tile, scratch.sums, last);
+  }
+}
+
+template <Format F, int V>
+void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
+  const PackedMatrix& w = *u.part->weight;
+  constexpr int kWeightBytes = F == Format::F32 ? 4 : 2, kXBytes = F == Format::BF16 ? 2 : 4;
+  TileArgs tile = tile_args(args, u);
+  for (int32_t k = 0; k < w.k; k += kSliceWeights) {
+    tile.count = w.k - k < kSliceWeights ? w.k - k : kSliceWeights;
+    tile.x = args.x.data + int64_t(k) * kXBytes;
+    tile.weights = w.data + u.panel * w.panel_bytes + int64_t(k) * kPanel * kWeightBytes;
+    run_tiles<FloatTiles<F, V>>(args, u, tile, scratch.sums, k + tile.count == w.k);
+  }
+}
+
+template <int V>
+void run_unit(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
+  std::memset(scratch.sums, 0, size_t(u.row1 - u.row0) * kPanel * sizeof(float));
+  const Format format = u.part->weight->format;
+  if (format == Format::F32) return run_floats<Format::F32, V>(args, u, scratch);
+  if (format == Format::F16) return run_floats<Format::F16, V>(args, u, scratch);
+  if (format == Format::BF16) return run_floats<Format::BF16, V>(args, u, scratch);
+  with_layout(format, [&](auto layout) { run_blocks<decltype(layout), V>(args, u, scratch); });
+}
+
+void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
+  const LinearPlan plan = plan_linear(args, rows, worker.count);
+  Scratch scratch;
+  scratch.sums = reinterpret_cast<float*>(worker.scratch);
+  scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kRowBlock * kPanel * sizeof(float);
+  static_assert(kRowBlock * kPanel * sizeof(float) + kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes <= kScratchBytes);
+  for_units(worker, plan.units, [&](int32_t index) {
+    const Unit u = unit_of(args, plan, index);
+    constexpr int kHalf = kPanel / 2 / kLanes;  // vectors in half a panel
+    if constexpr (kTileVectors > kHalf) {
+      if (u.columns < kPanel) return run_unit<kHalf>(args, u, scratch);
+    }
+    run_unit<kTileVectors>(args, u, scratch);
+  });
+}
+
+}  // namespace
+}  // namespace forno

@@ -1,0 +1,88 @@
+// Activations to int8 in groups of 32 with an fp32 scale, or to bfloat16. The row helpers are the epilogues of every
+// op whose output a block-quantized linear reads, so one definition serves them all.
+#pragma once
+#include "../isa/simd.hpp"
+#include "../work.hpp"
+
+namespace forno {
+namespace {
+
+constexpr int32_t kGroup = 32;
+
+// One S8 row, taken apart (layout: View in types.hpp).
+struct S8Row {
+  int8_t* q;
+  float* scale;
+  int32_t* sum;
+};
+
+FORNO_INLINE S8Row s8_row(const View& v, int64_t row) {
+  char* p = v.data + row * v.stride;
+  return {reinterpret_cast<int8_t*>(p), reinterpret_cast<float*>(p + v.width),
+          reinterpret_cast<int32_t*>(p + v.width + v.width / kGroup * 4)};
+}
+
+// x[0..32) to q = round_to_even(x * 127 / amax), scale = amax / 127, sum of q.
+// A NaN or infinity makes the scale NaN, so that it reaches the logits instead of becoming a silent zero: as integers,
+// the bits of |NaN| exceed those of infinity, which exceed every finite number's. Groups below 2^-118 become zero,
+// since 127 / amax would overflow or the scale be subnormal.
+FORNO_INLINE void quantize_group_s8(const float* x, int8_t* q, float* scale, int32_t* sum) {
+  vi bits{};
+  for (int i = 0; i < kGroup; i += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(x + i))));
+  const int32_t top = vmax_lane(bits);
+  float amax;
+  std::memcpy(&amax, &top, 4);
+  if (top >= 0x7f800000 || amax < 0x1p-118f) {
+    *scale = top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
+    *sum = 0;
+    std::memset(q, 0, kGroup);
+    return;
+  }
+  const vf inverse = vset(127.0f / amax);
+  vi total{};
+  for (int i = 0; i < kGroup; i += kLanes) {
+    const vi v = vround_words(vload(x + i) * inverse);
+    vstore_s8(q + i, v);
+    total += v;
+  }
+  *scale = amax / 127.0f;
+  *sum = vsum(total);
+}
+
+// width % 32 == 0.
+FORNO_INLINE void quantize_row_s8(const float* x, int32_t width, S8Row out) {
+  for (int32_t g = 0; g < width / kGroup; ++g)
+    quantize_group_s8(x + g * kGroup, out.q + g * kGroup, out.scale + g, out.sum + g);
+}
+
+// Any width.
+FORNO_INLINE void round_row_bf16(const float* x, int32_t width, uint16_t* out) {
+  int32_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) vstore_bf16(out + i, vload(x + i));
+  if (i == width) return;
+  float tail[kLanes] = {};
+  uint16_t rounded[kLanes];
+  std::memcpy(tail, x + i, sizeof(float) * size_t(width - i));
+  vstore_bf16(rounded, vload(tail));
+  std::memcpy(out + i, rounded, sizeof(uint16_t) * size_t(width - i));
+}
+
+// One row of any output dtype from its float values: what a producer with a fused quantization ends with.
+inline void store_row(const View& out, int64_t row, const float* x) {
+  char* p = out.data + row * out.stride;
+  if (out.dtype == DType::S8)
+    quantize_row_s8(x, out.width, s8_row(out, row));
+  else if (out.dtype == DType::BF16)
+    round_row_bf16(x, out.width, reinterpret_cast<uint16_t*>(p));
+  else if (reinterpret_cast<const char*>(x) != p)
+    std::memcpy(p, x, sizeof(float) * size_t(out.width));
+}
+
+void quantize(const QuantizeArgs& args, int32_t rows, Worker& worker) {
+  for_units(worker, rows, [&](int32_t r) {
+    store_row(args.out, r, reinterpret_cast<const float*>(args.x.data + r * args.x.stride));
+  });
+}
+
+}  // namespace
+}  // namespace forno

@@ -1,0 +1,181 @@
+#include "pool.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <stdexcept>
+#include <string>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace forno {
+namespace {
+
+constexpr int kYields = 8;
+constexpr int kPausesPerClock = 64;  // reading the clock costs as much as a pause or two
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+inline void pause() {
+#if defined(__SSE2__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain 32-bit word");
+  syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
+uint64_t float_mode() {
+#if defined(__SSE2__)
+  return _mm_getcsr();
+#elif defined(__aarch64__)
+  uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+#else
+  return 0;
+#endif
+}
+
+void set_float_mode(uint64_t mode) {
+#if defined(__SSE2__)
+  _mm_setcsr(static_cast<unsigned>(mode));
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" ::"r"(mode));
+#else
+  (void)mode;
+#endif
+}
+
+#if defined(__SSE2__)
+constexpr uint64_t kFlushBits = 0x8040;  // MXCSR: flush to zero, denormals are zero
+#elif defined(__aarch64__)
+constexpr uint64_t kFlushBits = uint64_t(1) << 24;  // FPCR.FZ
+#else
+constexpr uint64_t kFlushBits = 0;
+#endif
+
+}  // namespace
+
+FlushDenormals::FlushDenormals() : saved_(float_mode()) { set_float_mode(saved_ | kFlushBits); }
+FlushDenormals::~FlushDenormals() { set_float_mode(saved_); }
+bool FlushDenormals::active() { return (float_mode() & kFlushBits) == kFlushBits; }
+
+void Gate::advance() {
+  // Sequentially consistent on both sides: either this thread sees the sleeper, or the sleeper sees the new value.
+  value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&value_, FUTEX_WAKE, INT_MAX);
+}
+
+void Gate::wait_past(uint32_t seen, int64_t spin_ns) {
+  if (value() != seen) return;
+  if (spin_ns > 0) {
+    const int64_t deadline = now_ns() + spin_ns;
+    do {
+      for (int i = 0; i < kPausesPerClock; ++i) {
+        pause();
+        if (value() != seen) return;
+      }
+    } while (now_ns() < deadline);
+  }
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    if (value() != seen) return;
+  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (value_.load(std::memory_order_seq_cst) == seen) futex(&value_, FUTEX_WAIT, seen);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Pool::Pool(int32_t workers, int32_t spin_us, size_t scratch_bytes)
+    : size_(workers), spin_ns_(int64_t(spin_us) * 1000), owner_(getpid()) {
+  if (workers < 1 || workers > 1024) throw std::invalid_argument("a pool has 1 to 1024 workers");
+  const size_t each = (scratch_bytes < kScratchBytes ? kScratchBytes : scratch_bytes + 4095) / 4096 * 4096;
+  scratch_ = Arena(each * workers);
+  seats_.resize(workers);
+  for (int32_t i = 0; i < workers; ++i)
+    seats_[i] = Seat{this, Worker{i, workers, scratch_.data() + each * i, each, &ticket_}, pthread_t{}};
+  start_threads();
+}
+
+void Pool::start_threads() {
+  // Signals are for the thread that runs Python. Faults stay deliverable, so that a crash is reported where it happens.
+  sigset_t all, before;
+  sigfillset(&all);
+  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = 0;
+  for (int32_t i = 1; i < size_ && error == 0; ++i) {
+    error = pthread_create(&seats_[i].thread, nullptr, thread_main, &seats_[i]);
+    started_ += error == 0;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error == 0) return;
+  stop_threads();
+  throw std::runtime_error("cannot start " + std::to_string(size_) + " compute threads; use fewer (--threads)");
+}
+
+void Pool::stop_threads() {
+  stop_ = true;
+  start_.advance();
+  for (int32_t i = 1; i <= started_; ++i) pthread_join(seats_[i].thread, nullptr);
+}
+
+Pool::~Pool() {
+  if (getpid() == owner_) stop_threads();  // a forked child has no threads to stop
+}
+
+void* Pool::thread_main(void* seat) {
+  Worker& worker = static_cast<Seat*>(seat)->worker;
+  Pool& pool = *static_cast<Seat*>(seat)->pool;
+  FlushDenormals flush;
+  for (uint32_t seen = 0;; ++seen) {
+    pool.start_.wait_past(seen, pool.spin_ns_);
+    if (pool.stop_) return nullptr;
+    pool.body_(pool.context_, worker);
+    pool.barrier();
+  }
+}
+
+void Pool::run_erased(Body body, void* context) {
+  if (getpid() != owner_)
+    throw std::runtime_error("the compute threads did not survive fork(); create the runner in the child process");
+  FlushDenormals flush;
+  body_ = body;
+  context_ = context;
+  ticket_ = 0;
+  if (size_ > 1) start_.advance();
+  body(context, seats_[0].worker);
+  barrier();
+}
+
+void Pool::barrier() {
+  if (size_ == 1) {
+    ticket_ = 0;
+    return;
+  }
+  const uint32_t seen = done_.value();  // cannot advance before this worker has arrived
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    ticket_ = 0;
+    done_.advance();
+  } else {
+    done_.wait_past(seen, spin_ns_);
+  }
+}
+
+}  // namespace forno

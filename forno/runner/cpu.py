@@ -1,0 +1,232 @@
+"""``CpuRunner``: steps on the native executor. Requests and plans in, tokens out; the arrays in between are reused.
+
+Knows no scheduling policy: it computes what a plan says, and the executor refuses a plan that does not fit.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from forno import _native
+from forno.config import EngineConfig
+from forno.errors import ConstraintError, EngineError, PromptTooLongError, RequestError
+from forno.kernels.cpu.lower import Limits, lower
+from forno.kernels.cpu.pack import PackedWeights, pack_weights
+from forno.loader.checkpoint import Checkpoint
+from forno.program.ops import Op
+from forno.program.program import Program
+from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, TokenLogprobs
+from forno.runner import setup
+from forno.runner.native import native_sampling
+from forno.runner.results import DRAW, NO_ERROR, draw_error, token_logprobs
+
+NO_MASK = -1
+NO_TARGET = -1
+_COLUMNS = 7
+"""Columns of ``PlanRow`` in executor.hpp."""
+
+Phases = tuple[tuple[str, float], ...]
+"""What start-up spent its time on: names and seconds, in order."""
+
+
+class CpuRunner:
+    """A ``Runner`` (see ``forno.request``) for ``program`` with packed ``weights``, sized by ``limits``.
+
+    Requests hold at most ``limits.max_positions`` tokens. Raises ``RuntimeError`` if the memory cannot be had.
+    """
+
+    def __init__(self, program: Program, weights: PackedWeights, limits: Limits, phases: Phases = ()) -> None:
+        self.program, self.limits, self.phases = program, limits, phases
+        self.weight_bytes = weights.bytes
+        self.executor, self._recorded = lower(program, weights, limits)
+        self._rows = np.zeros((limits.max_rows, _COLUMNS), np.int32)
+        self._draws = self.executor.draws().view(DRAW)
+        self._masks = np.zeros((0, -(-program.vocab_size // 32)), np.uint32)
+        self._constraints: dict[int, TokenConstraint] = {}
+        self._scored: set[int] = set()
+        """Requests that want log-probabilities of generated tokens."""
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig) -> CpuRunner:
+        """Build the program, pack the weights, reserve the cache, and run one small step, each timed.
+
+        Raises ``ModelError`` for a checkpoint that does not fit its architecture and ``ConfigError`` for options that
+        this machine or this model cannot honour.
+        """
+        clock = setup.PhaseClock()
+        with clock.phase("program"):
+            program = setup.build(checkpoint, config)
+            threads = setup.choose_threads(config.cpu.threads)
+            isa = setup.choose_isa(config.cpu.isa)
+        with clock.phase("pack"):
+            weights = pack_weights(program, checkpoint.tensors, threads)
+        with clock.phase("cache"):
+            limits = setup.choose_limits(program, config, threads, isa)
+            runner = cls(program, weights, limits)
+        with clock.phase("warm"):
+            runner.warm()
+        runner.phases = clock.phases
+        return runner
+
+    @property
+    def num_blocks(self) -> int:
+        return self.limits.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.limits.block_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one request, prompt and output together."""
+        return self.limits.max_positions
+
+    @property
+    def isa(self) -> str:
+        return str(self.executor.isa)
+
+    @property
+    def threads(self) -> int:
+        return self.limits.threads
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory reserved for the KV cache; pages become resident as blocks are first used."""
+        return int(self.executor.kv_bytes)
+
+    def admit(self, request: Request) -> int:
+        """Make ``request`` resident; returns its index. Raises ``RequestError`` for tokens outside the vocabulary."""
+        sampling = request.sampling
+        if len(request.prompt) > self.max_model_len:
+            raise PromptTooLongError(f"the prompt has {len(request.prompt)} tokens; at most {self.max_model_len} fit")
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        capacity = min(len(request.prompt) + sampling.max_tokens, self.max_model_len) + 1
+        native = native_sampling(sampling, request.eos_token_ids, seed, self.program.vocab_size)
+        try:
+            slot = int(self.executor.admit(np.array(request.prompt, np.int32), capacity, native))
+        except (ValueError, OverflowError) as error:
+            raise RequestError(str(error)) from error
+        if request.constraint is not None:
+            self._constraints[slot] = request.constraint
+        if sampling.logprobs is not None:
+            self._scored.add(slot)
+        return slot
+
+    def release(self, index: int) -> None:
+        """Forget a request. Raises ``ValueError`` if it is not resident."""
+        self.executor.release(index)
+        self._constraints.pop(index, None)
+        self._scored.discard(index)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step. Raises ``EngineError``, with nothing computed, for a plan that does not fit."""
+        started = time.perf_counter()
+        errors: dict[int, Exception] = {}
+        try:
+            count = self._run(plan, errors)
+        except (ValueError, OverflowError) as error:
+            raise EngineError(f"the step's plan does not fit: {error}") from error
+        tokens, logprobs, prompt_logprobs = self._collect(plan, self._draws[:count], errors)
+        return StepResult(tokens, logprobs, prompt_logprobs, errors, time.perf_counter() - started)
+
+    def _run(self, plan: StepPlan, errors: dict[int, Exception]) -> int:
+        """Hand ``plan`` to the executor as arrays; returns the number of draws."""
+        masks = self._fill_masks(plan, errors) if self._constraints else {}
+        entries: list[tuple[int, ...]] = []
+        blocks: list[int] = []
+        for i, row in enumerate(plan.rows):
+            sample = row.sample and i not in errors
+            mask = masks.get(i, NO_MASK)
+            entries.append((row.request, row.start, row.num_tokens, sample, len(blocks), len(row.blocks), mask))
+            blocks += row.blocks
+        if len(entries) > len(self._rows):
+            raise ValueError(f"{len(entries)} rows exceed the limit of {len(self._rows)}")
+        if entries:
+            self._rows[: len(entries)] = entries
+        copies = np.array(plan.copies, np.int32).reshape(-1, 2)
+        table = np.array(blocks, np.int32)
+        return int(self.executor.run(self._rows, len(entries), table, copies, self._masks[: len(masks)]))
+
+    def _fill_masks(self, plan: StepPlan, errors: dict[int, Exception]) -> dict[int, int]:
+        """Ask the constraints of rows that sample for their masks; returns the mask's index by row."""
+        asked = [(i, row) for i, row in enumerate(plan.rows) if row.sample and row.request in self._constraints]
+        if len(asked) > len(self._masks):
+            self._masks = np.zeros((len(asked), self._masks.shape[1]), np.uint32)
+        masks: dict[int, int] = {}
+        for i, row in asked:
+            mask = self._masks[len(masks)]
+            mask[:] = 0
+            try:
+                self._constraints[row.request].fill_mask(mask)
+                masks[i] = len(masks)
+            except Exception as error:  # a grammar may fail in any way; it fails its own request only
+                errors[i] = _as_constraint_error(error)
+        return masks
+
+    def _collect(
+        self, plan: StepPlan, draws: np.ndarray, errors: dict[int, Exception]
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs, ...], ...], dict[int, tuple[TokenLogprobs, ...]]]:
+        """Sort the draws by row: sampled tokens, their scores, and scores of prompt tokens."""
+        tokens: list[tuple[int, ...]] = [()] * len(plan.rows)
+        scored: dict[int, TokenLogprobs] = {}
+        prompt: dict[int, list[TokenLogprobs]] = {}
+        columns = (draws[name].tolist() for name in ("row", "target", "token", "error"))
+        for i, (index, target, token, code) in enumerate(zip(*columns, strict=True)):
+            row = plan.rows[index]
+            if code != NO_ERROR:
+                errors[index] = draw_error(code)
+            elif target != NO_TARGET:
+                prompt.setdefault(index, []).append(token_logprobs(draws[i]))
+            elif self._accept(row, index, token, errors):
+                tokens[index] = (token,)
+                if row.request in self._scored:
+                    scored[index] = token_logprobs(draws[i])
+        logprobs = tuple((scored[i],) if i in scored else () for i in range(len(plan.rows))) if scored else ()
+        return tuple(tokens), logprobs, {i: tuple(p) for i, p in prompt.items()}
+
+    def _accept(self, row: Row, index: int, token: int, errors: dict[int, Exception]) -> bool:
+        """Advance the row's constraint, if it has one, by the sampled token."""
+        if row.request not in self._constraints:
+            return True
+        try:
+            self._constraints[row.request].accept(token)
+        except Exception as error:  # as in _fill_masks
+            errors[index] = _as_constraint_error(error)
+            return False
+        return True
+
+    def warm(self) -> None:
+        """Run one small step, so that the first request finds threads, code and tables in place."""
+        slot = self.admit(Request("warm-up", (0,)))
+        try:
+            self.run(StepPlan((Row(slot, 0, 1, (0,), True),)))
+        finally:
+            self.release(slot)
+
+    @contextmanager
+    def timed_ops(self) -> Iterator[None]:
+        """Within the context, each step records how long every op took; read it with ``op_times``."""
+        self.executor.time_ops(True)
+        try:
+            yield
+        finally:
+            self.executor.time_ops(False)
+
+    def op_times(self) -> list[tuple[Op, float]]:
+        """Each recorded op and its seconds in the last timed step."""
+        return [(op, ns * 1e-9) for op, ns in zip(self._recorded, self.executor.op_nanoseconds(), strict=True)]
+
+
+def _as_constraint_error(error: Exception) -> Exception:
+    return error if isinstance(error, ConstraintError) else ConstraintError(f"the constraint failed: {error}")
+
+
+def available_isas() -> tuple[str, ...]:
+    """Instruction sets whose kernels this machine can run, best first."""
+    return tuple(_native.available_isas())

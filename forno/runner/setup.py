@@ -1,0 +1,131 @@
+"""The choices made once at start: formats and passes, threads, instruction set, and how many KV blocks fit.
+
+Every choice that cannot be honoured is a ``ConfigError`` that names the option.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from forno import _native
+from forno.config import EngineConfig
+from forno.errors import ConfigError
+from forno.kernels.cpu import cpuinfo
+from forno.kernels.cpu.lower import KV_DTYPES, Limits
+from forno.loader.checkpoint import Checkpoint
+from forno.models import build_program
+from forno.program import ops, passes
+from forno.program.formats import FORMATS
+from forno.program.program import Program
+
+SPIN_US = 50
+"""Microseconds a waiting thread spins: longer than the gap between steps, shorter than anyone notices."""
+MAX_THREADS = 1024
+GIB = 1 << 30
+AUTO_KV_SHARE, AUTO_KV_LIMIT = 0.25, 4 * GIB
+"""Share of the free memory that the KV cache takes unless told, and its limit in bytes."""
+QUANTIZED = {"int8": "q8_0", "int4": "q4_1"}
+"""``--quantize`` to the format of linear weights."""
+
+
+class PhaseClock:
+    """Seconds that each named phase of start-up took."""
+
+    def __init__(self) -> None:
+        self.phases: tuple[tuple[str, float], ...] = ()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.phases += ((name, time.perf_counter() - started),)
+
+
+def build(checkpoint: Checkpoint, config: EngineConfig) -> Program:
+    """The program of ``checkpoint``, with formats, KV type and passes as ``config`` says."""
+    program = build_program(checkpoint.config)
+    formats = {name: checkpoint.tensors[name].format for name in program.weights if name in checkpoint.tensors}
+    program = program.with_formats({**formats, **_quantized(program, formats, config.model.quantize)})
+    program = program.with_kv_dtype(_kv_dtype(program, config.cache.kv_cache_dtype))
+    return passes.apply(program, [name.strip() for name in config.cpu.disable_passes.split(",")])
+
+
+def _quantized(program: Program, formats: dict[str, str], quantize: str) -> dict[str, str]:
+    """Formats of the float matrices under ``--quantize``. Embedding and head keep 8 bits: they are the most sensitive."""
+    if quantize == "none":
+        return {}
+    if quantize not in QUANTIZED:
+        raise ConfigError(f"--quantize must be none, {' or '.join(QUANTIZED)}, got {quantize!r}")
+    matrices = [n for n, w in program.weights.items() if len(w.shape) == 2 and FORMATS[formats.get(n, w.format)].block == 1]
+    ends = {op.weight for op in program.ops if isinstance(op, (ops.Embed, ops.SampleHead))}
+    logits = {op.logits for op in program.ops if isinstance(op, ops.Sample)}
+    ends |= {w for op in program.ops if isinstance(op, ops.Linear) and op.out in logits for w in op.weights}
+    return {name: QUANTIZED["int8" if name in ends else quantize] for name in matrices}
+
+
+def _kv_dtype(program: Program, wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    plain = all(w.format == "f32" for w in program.weights.values() if len(w.shape) == 2)
+    return "float32" if plain else "bf16"
+
+
+def choose_threads(wanted: int) -> int:
+    """``--threads``, or what affinity and the cgroup quota allow."""
+    if not 0 <= wanted <= MAX_THREADS:
+        raise ConfigError(f"--threads must be between 0 and {MAX_THREADS}, got {wanted}")
+    return wanted or min(cpuinfo.usable_threads(), MAX_THREADS)
+
+
+def choose_isa(wanted: str) -> str:
+    """``--isa``, or the best that this machine runs."""
+    available = list(_native.available_isas())
+    if wanted in ("auto", ""):
+        return available[0]
+    if wanted not in available:
+        raise ConfigError(f"--isa {wanted}: this machine can run {', '.join(available)}")
+    return wanted
+
+
+def choose_limits(program: Program, config: EngineConfig, threads: int, isa: str) -> Limits:
+    """Sizes of the executor. The cache takes what the options or the free memory give, and no more than all requests
+    at their longest could use. ``ConfigError`` if it cannot hold one request of ``--max-model-len``."""
+    cache, scheduler = config.cache, config.scheduler
+    longest = config.model.max_model_len or program.max_positions
+    if not 1 <= longest <= program.max_positions:
+        raise ConfigError(f"--max-model-len must be between 1 and the model's {program.max_positions}, got {longest}")
+    per_block = block_bytes(program, cache.block_size)
+    needed = -(-longest // cache.block_size)
+    num_blocks = cache.num_blocks_override
+    if num_blocks < 0 or cache.kv_cache_memory < 0:
+        raise ConfigError("--num-blocks-override and --kv-cache-memory must not be negative")
+    if num_blocks == 0:
+        memory = cache.kv_cache_memory * GIB or min(cpuinfo.memory()[1] * AUTO_KV_SHARE, AUTO_KV_LIMIT)
+        num_blocks = min(int(memory // per_block), needed * scheduler.max_num_seqs + 1)
+    held = num_blocks * cache.block_size
+    if num_blocks < 1 or (held < longest and config.model.max_model_len):
+        raise ConfigError(
+            f"the KV cache holds {held} tokens, but one request may need {longest} ({needed * per_block / GIB:.2f} GiB); "
+            "raise --kv-cache-memory, lower --max-model-len, or choose --kv-cache-dtype int8"
+        )
+    limits = Limits(
+        threads=threads,
+        isa=isa,
+        spin_us=SPIN_US if threads <= cpuinfo.usable_threads() else 0,
+        max_rows=scheduler.max_num_batched_tokens,
+        max_positions=longest,
+        num_blocks=num_blocks,
+        block_size=cache.block_size,
+    )
+    return limits if held >= longest else replace(limits, max_positions=held)
+
+
+def block_bytes(program: Program, block_size: int) -> int:
+    """Bytes of one KV block over all layers, padding included."""
+    return sum(
+        int(_native.kv_block_bytes(c.kv_heads, c.k_dim, c.v_dim, KV_DTYPES[c.dtype], block_size))
+        for c in program.caches.values()
+    )

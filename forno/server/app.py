@@ -1,0 +1,123 @@
+"""The HTTP application: the endpoint table, and what surrounds every handler. It knows no engine but ``Serving``'s."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+
+from forno.errors import FornoError, QueueFullError, RequestError
+from forno.server import misc, openapi, wire
+from forno.server.chat import chat
+from forno.server.completions import completions
+from forno.server.endpoint import Endpoint
+from forno.server.errors import HttpError, bad_json, describe
+from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
+from forno.server.respond import Body, json
+from forno.server.serving import Serving
+from forno.server.wire import ErrorResponse
+
+log = logging.getLogger("forno.server")
+
+GENERATE = (400, 401, 404, 408, 413, 429, 500, 503)
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/v1/chat/completions", "Answer a conversation", chat, wire.ChatRequest, wire.ChatCompletion, GENERATE, True
+    ),
+    Endpoint(
+        "POST", "/v1/completions", "Continue a text", completions, wire.CompletionRequest, wire.Completion, GENERATE, True
+    ),
+    Endpoint("GET", "/v1/models", "List the served model", misc.models, None, wire.ModelList, (401,)),
+    Endpoint(
+        "POST", "/tokenize", "Text to tokens", misc.tokenize, wire.TokenizeRequest, wire.TokenizeResponse, (400, 401, 404, 413)
+    ),
+    Endpoint(
+        "POST",
+        "/detokenize",
+        "Tokens to text",
+        misc.detokenize,
+        wire.DetokenizeRequest,
+        wire.DetokenizeResponse,
+        (400, 401, 404, 413),
+    ),
+    Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
+    Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
+    Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
+)
+
+
+def build_app(serving: Serving, keys: tuple[bytes, ...] = ()) -> App:
+    """The ASGI application. ``keys`` empty: no key is asked for."""
+    document = openapi.document(ENDPOINTS)
+    page = openapi.page(document).encode()
+
+    async def docs(request: Request) -> App:
+        return Body(page, media="text/html; charset=utf-8")
+
+    async def schema(request: Request) -> App:
+        return json(document)
+
+    routes = [Route(e.path, Handler(serving, e), methods=[e.method]) for e in ENDPOINTS]
+    routes += [Route("/docs", docs), Route("/openapi.json", schema)]
+    handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed}
+    app: App = Starlette(routes=routes, exception_handlers=handlers)
+    return RequireKey(LimitBody(app, serving.config.max_body_bytes), keys)
+
+
+class Handler:
+    """Runs one endpoint as an ASGI application: decode, call, answer; every error becomes OpenAI's error object."""
+
+    def __init__(self, serving: Serving, endpoint: Endpoint) -> None:
+        self.serving, self.endpoint = serving, endpoint
+        self.decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            body = None if self.decoder is None else await self._body(scope, receive)
+            response = await self.endpoint.handler(self.serving, body, scope)
+            await response(scope, receive, watched)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if started:
+                raise
+            await self._fail(error)(scope, receive, send)
+
+    async def _body(self, scope: Scope, receive: Receive) -> Any:
+        raw = await Request(scope, receive).body()
+        assert self.decoder is not None
+        try:
+            return self.decoder.decode(raw)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
+            raise bad_json(error) from None
+
+    def _fail(self, error: Exception) -> Body:
+        status, body, headers = describe(error)
+        if isinstance(error, RequestError | QueueFullError):
+            self.serving.metrics.reject(type(error).__name__)
+        if not isinstance(error, FornoError | HttpError):
+            log.exception("unexpected error in %s", self.endpoint.path)
+        return json(ErrorResponse(error=body), status, headers)
+
+
+async def _not_found(request: Request, error: Exception) -> App:
+    return _refuse(404, f"no such path: {request.url.path}; see /docs")
+
+
+async def _not_allowed(request: Request, error: Exception) -> App:
+    return _refuse(405, f"{request.method} is not offered at {request.url.path}; see /docs")
+
+
+def _refuse(status: int, message: str) -> Body:
+    return json(ErrorResponse(error=wire.ErrorBody(message=message, type="invalid_request_error")), status)

@@ -1,0 +1,150 @@
+"""Wire requests to engine requests: the one place where a client's fields are given their meaning."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from forno.errors import PromptTooLongError, RequestError
+from forno.request import Request, RequestOutput, SamplingParams, TokenConstraint
+from forno.server import wire
+from forno.server.serving import Serving
+from forno.text import ConstraintSpec
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default of the older endpoint; chat answers may fill the context."""
+ConstraintFactory = Callable[[], TokenConstraint]
+
+
+def message_dicts(messages: Sequence[wire.Message]) -> list[dict[str, Any]]:
+    """Messages as templates expect them: plain dicts without the fields that were not sent."""
+    return [{k: v for k, v in msgspec.to_builtins(m).items() if v is not None} for m in messages]
+
+
+def sampling_params(serving: Serving, body: wire.Sampling, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """``SamplingParams`` of a request; the model's own defaults fill what the client left open."""
+    given = {
+        name: value
+        for name in (
+            *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+            *("logit_bias", "seed", "min_tokens", "ignore_eos", "prompt_logprobs"),
+        )
+        if (value := getattr(body, name)) is not None
+    }
+    _check_token_ids(serving, body)
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return SamplingParams(
+        **{**serving.sampling_defaults, **given},
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=stop,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+    )
+
+
+def _check_token_ids(serving: Serving, body: wire.Sampling) -> None:
+    size = serving.tokenizer.vocab_size
+    for field, ids in (("logit_bias", body.logit_bias or ()), ("stop_token_ids", body.stop_token_ids or ())):
+        bad = next((i for i in ids if not 0 <= i < size), None)
+        if bad is not None:
+            raise RequestError(f"{field} names the token {bad}, but the vocabulary has {size} tokens", field)
+
+
+def constraint_of(serving: Serving, body: wire.Sampling) -> ConstraintFactory | None:
+    """The constraint that ``response_format`` or ``structured_outputs`` asks for; refused if it cannot be enforced."""
+    spec = _spec_of(body)
+    return None if spec is None else serving.constraints.compile(spec)
+
+
+def _spec_of(body: wire.Sampling) -> ConstraintSpec | None:
+    found: list[ConstraintSpec] = []
+    if isinstance(body.response_format, wire.JsonObjectFormat):
+        found.append(ConstraintSpec("json_object"))
+    elif isinstance(body.response_format, wire.JsonSchemaFormat):
+        found.append(ConstraintSpec("json_schema", body.response_format.json_schema.schema))
+    outputs = body.structured_outputs
+    if outputs is not None:
+        if outputs.json is not None:
+            found.append(ConstraintSpec("json_schema", outputs.json))
+        if outputs.regex is not None:
+            found.append(ConstraintSpec("regex", outputs.regex))
+        if outputs.choice is not None:
+            found.append(ConstraintSpec("choice", outputs.choice))
+        if outputs.grammar is not None:
+            found.append(ConstraintSpec("grammar", outputs.grammar))
+        if not found:
+            raise RequestError("structured_outputs must set one of json, regex, choice, grammar", "structured_outputs")
+    if len(found) > 1:
+        raise RequestError(
+            "a request can have one constraint: response_format or one of structured_outputs", "structured_outputs"
+        )
+    return found[0] if found else None
+
+
+def room_for(serving: Serving, prompt: Sequence[int], wanted: int | None, default: int | None = None) -> int:
+    """Tokens to generate: what was asked, or what fits. Raises ``PromptTooLongError`` naming both lengths."""
+    limit = serving.max_model_len
+    room = limit - len(prompt)
+    if wanted is None:
+        wanted = room if default is None else min(default, room)
+    if room < max(wanted, 1):
+        raise PromptTooLongError(
+            f"the prompt has {len(prompt)} tokens and {max(wanted, 1)} are to be generated, but the context holds {limit}: "
+            "shorten the prompt, or ask for fewer tokens",
+            "messages" if default is None else "prompt",
+        )
+    return wanted
+
+
+def engine_requests(
+    serving: Serving,
+    body: wire.Sampling,
+    id: str,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    constraint: ConstraintFactory | None,
+) -> list[Request]:
+    """One engine request per choice. Choices share the prompt's cache blocks; choice ``i`` has seed ``seed + i``."""
+    now = serving.engine.clock()
+    seconds = body.deadline or serving.config.request_timeout or None
+    count = body.n or 1
+    return [
+        Request(
+            id=id if count == 1 else f"{id}-{i}",
+            prompt=tuple(prompt),
+            sampling=sampling if i == 0 or sampling.seed is None else replace(sampling, seed=sampling.seed + i),
+            arrival=now,
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt or "",
+            group=id if count > 1 else "",
+            deadline=None if seconds is None else now + seconds,
+            constraint=None if constraint is None else constraint(),
+            eos_token_ids=serving.tokenizer.eos_token_ids,
+        )
+        for i in range(count)
+    ]
+
+
+def new_id(prefix: str, body: wire.Sampling) -> str:
+    """The response's id: the client's ``request_id`` if it sent one."""
+    return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+
+
+def now() -> int:
+    """Seconds since the epoch, for ``created``."""
+    return int(time.time())
+
+
+def raise_error(output: RequestOutput) -> None:
+    """Raise what ended a request, if an error did: a client must never take a part for the whole."""
+    if output.error is not None:
+        raise output.error
+
+
+def finish_reason(output: RequestOutput) -> str | None:
+    return None if output.finish_reason is None else output.finish_reason.value

@@ -1,0 +1,58 @@
+"""Which HTTP status an error becomes, in OpenAI's error object. A request's own fault is never a 500."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from forno import errors
+from forno.server.wire import ErrorBody, ErrorResponse
+
+STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
+    (errors.PromptTooLongError, 400, "invalid_request_error", "context_length_exceeded"),
+    (errors.RequestError, 400, "invalid_request_error", None),
+    (errors.QueueFullError, 429, "rate_limit_error", "queue_full"),
+    (errors.DeadlineError, 408, "timeout_error", "deadline_exceeded"),
+    (errors.DrainingError, 503, "service_unavailable_error", "draining"),
+    (errors.FornoError, 500, "server_error", None),
+)
+"""Most specific first: class, status, OpenAI type, code."""
+
+
+class HttpError(Exception):
+    """An error that belongs to HTTP alone: a wrong key, an unknown model, a body too large."""
+
+    def __init__(self, status: int, message: str, kind: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = ErrorBody(message=message, type=kind, param=param, code=code)
+
+
+def describe(error: Exception) -> tuple[int, ErrorBody, dict[str, str]]:
+    """Status, body and extra headers for an error."""
+    if isinstance(error, HttpError):
+        return error.status, error.body, {}
+    headers = {}
+    if isinstance(error, errors.QueueFullError):
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    for cls, status, kind, code in STATUSES:
+        if isinstance(error, cls):
+            param = getattr(error, "param", None)
+            return status, ErrorBody(message=str(error), type=kind, param=param, code=code), headers
+    return 500, ErrorBody(message="internal error; the server's log has the details", type="server_error"), headers
+
+
+def encode(body: ErrorBody) -> bytes:
+    return msgspec.json.encode(ErrorResponse(error=body))
+
+
+def bad_json(error: Exception) -> HttpError:
+    """A 400 for a body that does not decode, naming the field if the decoder did."""
+    message = str(error) or type(error).__name__
+    unknown = re.search(r"unknown field `([^`]+)`", message)
+    path = re.search(r"at `\$\.?([^`]*)`", message) or re.search(r"required field `([^`]+)`", message)
+    param = unknown.group(1) if unknown else path.group(1) if path else None
+    if unknown:
+        message = f"unknown field {param!r}: forno refuses what it does not implement rather than ignore it"
+    return HttpError(400, message, "invalid_request_error", param or None)

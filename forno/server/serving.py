@@ -1,0 +1,43 @@
+"""``Serving``: what every handler is given. Built once at start, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forno.config import ServerConfig
+from forno.engine.async_engine import AsyncEngine
+from forno.server.errors import HttpError
+
+if TYPE_CHECKING:
+    from forno.server.engine_metrics import EngineMetrics
+    from forno.text import ChatTemplate, ConstraintCompiler, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """An engine and the text side of its model."""
+
+    engine: AsyncEngine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    constraints: ConstraintCompiler
+    metrics: EngineMetrics
+    model: str
+    """The name clients use."""
+    created: int
+    """Seconds since the epoch, for ``/v1/models``."""
+    config: ServerConfig = field(default_factory=ServerConfig)
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.max_model_len
+
+    def check_model(self, name: str | None) -> None:
+        """404 unless ``name`` is the served model."""
+        if name is not None and name != self.model:
+            message = f"the model {name!r} is not served here; this server serves {self.model!r}"
+            raise HttpError(404, message, "invalid_request_error", "model", "model_not_found")

@@ -1,0 +1,187 @@
+"""``forno run``: chat in the terminal, or one answer for a prompt given as arguments or through a pipe.
+
+The answer goes to stdout as it is generated; everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from forno.engine.build import Built, build_engine
+from forno.engine.engine import Engine
+from forno.errors import ConfigError, FornoError, RequestError
+from forno.options import add_options
+from forno.request import FinishReason, Request, RequestOutput, SamplingParams
+from forno.server.build import ENGINE_OPTIONS, engine_config, read_template, sampling_defaults
+from forno.text import ChatTemplate, Tokenizer, load_chat_template
+
+HELP = "/clear forgets the conversation, /system TEXT sets the system message, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("prompt", nargs="*", help="Answer this and leave; without it, read a pipe, or chat.")
+    parser.add_argument("--system", default="", help="System message.")
+    parser.add_argument("--raw", action="store_true", help="Continue the prompt as text instead of answering it as a chat.")
+    parser.add_argument(
+        "--max-tokens", type=int, default=0, help="Most tokens per answer (default: 0: what the context holds)."
+    )
+    parser.add_argument("--temperature", type=float, default=None, help="0 is greedy (default: the model's own, else 0.7).")
+    parser.add_argument("--top-p", type=float, default=None, help="Nucleus mass (default: the model's own, else 1).")
+    parser.add_argument("--seed", type=int, default=None, help="Same seed, same answer.")
+    parser.add_argument("--stats", action="store_true", help="Print token counts and speeds on stderr after each answer.")
+    add_options(parser, *ENGINE_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An engine and the settings of every answer."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling: dict[str, Any]
+    max_tokens: int
+    stats: bool
+    ids: Iterator[int]
+
+    def answer(self, prompt: list[int]) -> Generator[RequestOutput, None, None]:
+        """Outputs of one request as they come. Closing the iterator aborts it."""
+        room = self.engine.max_model_len - len(prompt)
+        limit = min(self.max_tokens or room, room)
+        sampling = SamplingParams(max_tokens=max(limit, 1), **self.sampling)
+        request = Request(str(next(self.ids)), tuple(prompt), sampling, eos_token_ids=self.tokenizer.eos_token_ids)
+        self.engine.add_request(request)
+        finished = False
+        try:
+            while not finished:
+                for output in self.engine.step():
+                    if output.error is not None:
+                        raise output.error
+                    finished = finished or output.finish_reason is not None
+                    yield output
+        finally:
+            if not finished:
+                self.engine.abort(request.id)
+                while self.engine.has_work:
+                    self.engine.step()
+
+
+def run(args: argparse.Namespace) -> int:
+    """0, or 1 after an error; an interrupted answer is not an error."""
+    prompt = " ".join(args.prompt)
+    piped = "" if prompt or sys.stdin.isatty() else _read_pipe()
+    session = _open(args)
+    if prompt or piped:
+        text = prompt or piped
+        messages = [*_system(args.system), {"role": "user", "content": text}]
+        _speak(session, session.tokenizer.encode(text) if args.raw else _encode(session, messages))
+        return 0
+    if not sys.stdin.isatty():
+        raise RequestError("the pipe was empty: there is no prompt to answer")
+    if args.raw:
+        raise ConfigError("--raw needs a prompt, as arguments or through a pipe")
+    return _chat(session, args.system)
+
+
+def _read_pipe() -> str:
+    raw = sys.stdin.buffer.read()
+    return raw.decode("utf-8", errors="replace").strip()
+
+
+def _open(args: argparse.Namespace) -> Session:
+    config = engine_config(args)
+    built: Built = build_engine(config)
+    sampling = {"temperature": 0.7, **sampling_defaults(built.checkpoint.generation_config)}
+    given = {"temperature": args.temperature, "top_p": args.top_p, "seed": args.seed}
+    sampling |= {k: v for k, v in given.items() if v is not None}
+    SamplingParams(**sampling)  # wrong values are refused before the first question
+    template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
+    return Session(built.engine, built.tokenizer, template, sampling, args.max_tokens, args.stats, count())
+
+
+def _system(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _encode(session: Session, messages: list[dict[str, str]]) -> list[int]:
+    text = session.template.render(messages, add_generation_prompt=True)
+    return session.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _speak(session: Session, prompt: list[int]) -> str:
+    """Print one answer as it comes; returns its text. Ctrl-C ends the answer."""
+    parts: list[str] = []
+    started = time.perf_counter()
+    first = 0.0
+    output = None
+    answer = session.answer(prompt)
+    try:
+        for output in answer:
+            first = first or time.perf_counter()
+            parts.append(output.text)
+            sys.stdout.write(output.text)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        answer.close()
+        print(" [stopped]", file=sys.stderr, end="")
+    print(flush=True)
+    if output is not None and output.finish_reason is FinishReason.LENGTH:
+        print("[cut at the token limit]", file=sys.stderr)
+    if session.stats and output is not None:
+        print(_summary(output, first - started, time.perf_counter() - first), file=sys.stderr)
+    return "".join(parts)
+
+
+def _summary(output: RequestOutput, to_first: float, after: float) -> str:
+    tokens = output.num_generated_tokens
+    speed = (tokens - 1) / after if tokens > 1 and after > 0 else 0.0
+    computed = output.num_prompt_tokens - output.num_cached_tokens
+    return (
+        f"[{output.num_prompt_tokens} prompt tokens, {output.num_cached_tokens} cached; "
+        f"first token after {to_first * 1000:.0f} ms ({computed / max(to_first, 1e-9):.0f} tok/s); "
+        f"{tokens} tokens at {speed:.1f} tok/s]"
+    )
+
+
+def _chat(session: Session, system: str) -> int:
+    import readline  # noqa: F401 - gives input() history and editing
+
+    print(HELP, file=sys.stderr)
+    messages = _system(system)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        except KeyboardInterrupt:
+            print("\n(Ctrl-D leaves)", file=sys.stderr)
+            continue
+        if line in ("/exit", "/quit"):
+            return 0
+        if line == "/clear":
+            messages = [m for m in messages if m["role"] == "system"]
+        elif line.startswith("/system"):
+            messages = _system(line.removeprefix("/system").strip())
+        elif line.startswith("/"):
+            print(HELP, file=sys.stderr)
+        elif line:
+            _turn(session, messages, line)
+
+
+def _turn(session: Session, messages: list[dict[str, str]], line: str) -> None:
+    messages.append({"role": "user", "content": line})
+    try:
+        text = _speak(session, _encode(session, messages))
+    except FornoError as error:
+        print(f"{error}\n(/clear forgets the conversation)", file=sys.stderr)
+        messages.pop()
+        return
+    messages.append({"role": "assistant", "content": text})

@@ -1,0 +1,149 @@
+"""The promise: a request's logits have the same bits whatever else is in the batch, however its prompt is chunked,
+whether its prefix was cached, whether it was preempted, and however many threads run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forno import _native
+from forno.request import Row, StepPlan
+from forno.runner.cpu import CpuRunner
+from tests.helpers.models import tokens_for
+from tests.helpers.runners import BLOCK, MAX_ROWS, Model, request
+
+SHARED = tokens_for(99, BLOCK)
+"""A prefix of one whole block, common to some prompts."""
+PROMPTS = (tokens_for(1, 70), [*SHARED, *tokens_for(2, 9)], [*SHARED, *tokens_for(3, 33)], tokens_for(4, 1))
+GENERATED = 4
+BLOCKS_EACH = 3
+KINDS = {
+    "f32": ("f32", "float32"),
+    "bf16": ("bf16", "bf16"),
+    "q8_0": ("q8_0", "bf16"),
+    "q4_1, int8 cache": ("q4_1", "int8"),
+}
+
+Bits = dict[int, bytes]
+"""Position to the raw bits of its logits."""
+
+
+@dataclass
+class Sequence:
+    """One request on its way through random steps."""
+
+    number: int
+    slot: int
+    blocks: tuple[int, ...]
+    position: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        return len(PROMPTS[self.number]) + len(self.tokens)
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.tokens) == GENERATED
+
+    def row(self, count: int) -> Row:
+        count = min(count, self.known - self.position)
+        return Row(self.slot, self.position, count, self.blocks, self.position + count == self.known)
+
+
+@cache
+def model(kind: str) -> Model:
+    format, kv = KINDS[kind]
+    return Model.tiny("llama-llama3-biases", format, kv)
+
+
+@cache
+def runner(kind: str, isa: str, threads: int) -> CpuRunner:
+    made = model(kind).runner(threads, isa)
+    made.executor.capture_logits(True)
+    return made
+
+
+def admit(runner: CpuRunner, number: int) -> Sequence:
+    slot = runner.admit(request(PROMPTS[number], prompt_logprobs=0, temperature=1.0, seed=number))
+    return Sequence(number, slot, own_blocks(number))
+
+
+def own_blocks(number: int) -> tuple[int, ...]:
+    return tuple(range(number * BLOCKS_EACH, (number + 1) * BLOCKS_EACH))
+
+
+def preempt(sequence: Sequence) -> None:
+    """Everything so far, sampled tokens too, will be computed again, in blocks of its own."""
+    sequence.position, sequence.blocks = 0, own_blocks(sequence.number)
+
+
+def step(runner: CpuRunner, parts: list[tuple[Sequence, int]], copies: tuple[tuple[int, int], ...] = ()) -> dict[int, Bits]:
+    """Run one step of (sequence, tokens to compute); returns each sequence's new logits by its number."""
+    rows = [sequence.row(count) for sequence, count in parts]
+    result = runner.run(StepPlan(tuple(rows), copies))
+    assert not result.errors
+    logits = iter(runner.executor.logits())
+    bits: dict[int, Bits] = {}
+    for (sequence, _), row, tokens in zip(parts, rows, result.tokens, strict=True):
+        scored = [p for p in range(row.start, row.start + row.num_tokens) if p + 1 < len(PROMPTS[sequence.number])]
+        wanted = scored + ([row.start + row.num_tokens - 1] if row.sample else [])
+        bits[sequence.number] = {position: next(logits).tobytes() for position in wanted}
+        sequence.position += row.num_tokens
+        sequence.tokens += tokens
+    return bits
+
+
+@cache
+def alone(kind: str, isa: str, number: int) -> tuple[Bits, tuple[int, ...]]:
+    """Every position's logits of one request on its own: its prompt in one step, one thread."""
+    one = runner(kind, isa, 1)
+    sequence, bits = admit(one, number), {}
+    while not sequence.is_done:
+        bits.update(step(one, [(sequence, MAX_ROWS)])[number])
+    one.release(sequence.slot)
+    return bits, tuple(sequence.tokens)
+
+
+@pytest.mark.parametrize("isa", _native.available_isas())
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_bits_do_not_depend_on_company_chunks_hits_preemption_or_threads(kind: str, isa: str, data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    shared = runner(kind, isa, data.draw(st.sampled_from([1, 2, 4])))
+    live = {number: admit(shared, number) for number in rng.permutation(len(PROMPTS)).tolist()}
+    finished: dict[int, Sequence] = {}
+    while live:
+        copies = hit_prefix(rng, {**finished, **live})
+        chosen = rng.permutation(list(live)).tolist()[: int(rng.integers(1, len(live) + 1))]
+        bits = step(shared, [(live[n], int(rng.integers(1, 24))) for n in chosen], copies)
+        for number in chosen:
+            expected, tokens = alone(kind, isa, number)
+            for position, found in bits[number].items():
+                assert found == expected[position], f"request {number}, position {position}"
+            sequence = live[number]
+            assert tuple(sequence.tokens) == tokens[: len(sequence.tokens)]
+            if sequence.is_done:
+                finished[number] = live.pop(number)
+            elif rng.random() < 0.1:
+                preempt(sequence)
+    for sequence in finished.values():
+        shared.release(sequence.slot)
+
+
+def hit_prefix(rng: np.random.Generator, sequences: dict[int, Sequence]) -> tuple[tuple[int, int], ...]:
+    """Sometimes let a request that has not begun take the shared block from its neighbour: in place, or as a copy."""
+    for taker, owner in ((1, 2), (2, 1)):
+        ready = sequences[owner].position >= BLOCK and sequences[taker].position == 0 and not sequences[taker].is_done
+        if ready and rng.random() < 0.7:
+            sequences[taker].position = BLOCK
+            if rng.random() < 0.5:
+                return ((sequences[owner].blocks[0], sequences[taker].blocks[0]),)
+            sequences[taker].blocks = (sequences[owner].blocks[0], *sequences[taker].blocks[1:])
+    return ()
