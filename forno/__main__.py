@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from importlib import import_module
 
 from forno import __version__
 from forno.errors import FornoError
+from forno.options import Parser
 
 VERBS = {
     "serve": ("forno.server.main", "serve a model over the OpenAI API"),
@@ -20,13 +21,13 @@ VERBS = {
 """Verb -> (module, help). A module has ``add_arguments(parser)`` and ``run(args) -> int``."""
 
 
-def parser(verb: str | None = None) -> argparse.ArgumentParser:
+def parser(verb: str | None = None) -> Parser:
     """The command-line parser; only ``verb``'s module is imported, so that ``--help`` and start-up stay quick."""
-    root = argparse.ArgumentParser(prog="forno", description="Serves large language models, and says what it waits for.")
+    root = Parser(prog="forno", description="Serves large language models, and says what it waits for.")
     root.add_argument("--version", action="version", version=f"forno {__version__}")
     verbs = root.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (module, text) in VERBS.items():
-        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == verb:
             import_module(module).add_arguments(sub)
     return root
@@ -44,8 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left: nothing more to say, and no traceback at exit
+    except BrokenPipeError:  # the reader of our output left: what is still buffered goes nowhere, not into a traceback at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

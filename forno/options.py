@@ -16,6 +16,20 @@ from forno.errors import ConfigError
 T = TypeVar("T")
 
 
+class Parser(argparse.ArgumentParser):
+    """Refuses an unknown flag with the nearest known one."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # what argparse calls for each verb too
+        found, unknown = super().parse_known_args(args, namespace)
+        for text in unknown:
+            if text.startswith("-"):
+                self.error(f"unknown option {text.split('=')[0]}{_hint(text.split('=')[0], self._option_string_actions)}")
+        return found, unknown
+
+
 def flag(name: str) -> str:
     """The command-line flag of a config field."""
     return "--" + name.replace("_", "-")
@@ -63,12 +77,13 @@ def from_options(config: type[T], options: dict[str, Any]) -> T:
 
 def refuse_unknown(options: dict[str, Any], *configs: type) -> None:
     """Raise ``ConfigError`` naming options that no config took, with the nearest known name."""
-    if not options:
-        return
+    if options:
+        name = next(iter(options))
+        raise ConfigError(f"unknown option {name!r}{_hint(name, [f.name for c in configs for f in fields(c)])}")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    known = [f.name for c in configs for f in fields(c)]
-    name = next(iter(options))
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"unknown option {name!r}{hint}")
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -33,6 +33,8 @@ class Built:
     checkpoint: Checkpoint
     phases: tuple[tuple[str, float], ...]
     """What the start spent its time on: names and seconds, in order."""
+    name: str
+    """What clients call the model: the option, else a built-in short name, else the checkpoint's own name."""
 
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
@@ -40,7 +42,7 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monoton
     phases: list[tuple[str, float]] = []
     with _timed(phases, "resolve"):
         from forno.loader.open import open_checkpoint
-        from forno.loader.sources import resolve
+        from forno.loader.sources import BUILTIN_MODELS, resolve
         from forno.runner.cpu import CpuRunner
         from forno.text import load_tokenizer
 
@@ -52,7 +54,9 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monoton
     runner = CpuRunner.from_checkpoint(checkpoint, config)
     phases += runner.phases
     engine = assemble(runner, tokenizer, config, clock)
-    return Built(engine, runner, tokenizer, checkpoint, tuple(phases))
+    short = config.model.model.strip().lower()
+    name = config.model.served_model_name or (short if short in BUILTIN_MODELS else checkpoint.name)
+    return Built(engine, runner, tokenizer, checkpoint, tuple(phases), name)
 
 
 def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,18 +10,16 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
-from forno.errors import FornoError, QueueFullError, RequestError
+from forno.errors import QueueFullError, RequestError
 from forno.server import misc, openapi, wire
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.endpoint import Endpoint
-from forno.server.errors import HttpError, bad_json, describe
+from forno.server.errors import bad_json, describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
 from forno.server.wire import ErrorResponse
-
-log = logging.getLogger("forno.server")
 
 GENERATE = (400, 401, 404, 408, 413, 429, 500, 503)
 ENDPOINTS = (
@@ -84,8 +82,8 @@ class Handler:
             await send(message)
 
         try:
-            body = None if self.decoder is None else await self._body(scope, receive)
-            response = await self.endpoint.handler(self.serving, body, scope)
+            raw = b"" if self.decoder is None else await Request(scope, receive).body()
+            response = await self.endpoint.handler(self.serving, self._decode(raw), len(raw))
             await response(scope, receive, watched)
         except ClientDisconnect:
             return
@@ -94,20 +92,16 @@ class Handler:
                 raise
             await self._fail(error)(scope, receive, send)
 
-    async def _body(self, scope: Scope, receive: Receive) -> Any:
-        raw = await Request(scope, receive).body()
-        assert self.decoder is not None
+    def _decode(self, raw: bytes) -> Any:
         try:
-            return self.decoder.decode(raw)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
+            return None if self.decoder is None else self.decoder.decode(raw)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise bad_json(error) from None
 
     def _fail(self, error: Exception) -> Body:
         status, body, headers = describe(error)
         if isinstance(error, RequestError | QueueFullError):
             self.serving.metrics.reject(type(error).__name__)
-        if not isinstance(error, FornoError | HttpError):
-            log.exception("unexpected error in %s", self.endpoint.path)
         return json(ErrorResponse(error=body), status, headers)
 
 
@@ -116,8 +110,9 @@ async def _not_found(request: Request, error: Exception) -> App:
 
 
 async def _not_allowed(request: Request, error: Exception) -> App:
-    return _refuse(405, f"{request.method} is not offered at {request.url.path}; see /docs")
+    message = f"{request.method} is not offered at {request.url.path}; see /docs"
+    return _refuse(405, message, getattr(error, "headers", None) or {})
 
 
-def _refuse(status: int, message: str) -> Body:
-    return json(ErrorResponse(error=wire.ErrorBody(message=message, type="invalid_request_error")), status)
+def _refuse(status: int, message: str, headers: Mapping[str, str] = {}) -> Body:
+    return json(ErrorResponse(error=wire.ErrorBody(message=message, type="invalid_request_error")), status, headers)

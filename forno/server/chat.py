@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,23 +18,38 @@ from forno.server.serving import Serving
 from forno.text import ToolCallParser, tool_constraint, tool_form
 from forno.text.tools import ToolCallDelta, ToolForm, describe_tools, supports_tools
 
+MAX_CALLS = 128
+"""Most tool calls of one answer that are passed on."""
 
-async def chat(serving: Serving, body: wire.ChatRequest, scope: Any) -> App:
+
+async def chat(serving: Serving, body: wire.ChatRequest, size: int) -> App:
     """Start every choice, and return the response that collects or streams them."""
     serving.check_model(body.model)
     tools = None if body.tool_choice == "none" else msgspec.to_builtins(body.tools or []) or None
-    prompt = _prompt(serving, body, tools)
     form = tool_form(serving.template.source) if tools else None
-    constraint = await asyncio.to_thread(_constraint, serving, body, tools, form)
-    wanted = convert.room_for(serving, prompt, body.max_completion_tokens or body.max_tokens)
-    if wanted == 0:
-        raise RequestError("max_tokens must be at least 1", "max_tokens")
-    sampling = convert.sampling_params(serving, body, wanted, _logprobs(body))
+    slow = size > convert.BIG_BODY or convert.is_constrained(body) or _is_forced(body)
+    prompt, constraint = await convert.off_loop(slow, _prepare, serving, body, tools, form)
+    sampling = convert.sampling_params(serving, body, _max_tokens(serving, body, prompt), _logprobs(body))
     id = convert.new_id("chatcmpl", body)
     requests = convert.engine_requests(serving, body, id, prompt, sampling, constraint)
-    choices = [Choice(_parser(body, tools, form)) for _ in requests]
+    most_calls = 1 if body.parallel_tool_calls is False else MAX_CALLS
+    choices = [Choice(_parser(body, tools, form), most_calls) for _ in requests]
     run = Run(serving, body, id, choices, serving.engine.submit_batch(requests))
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
+
+
+def _prepare(
+    serving: Serving, body: wire.ChatRequest, tools: list[Any] | None, form: ToolForm | None
+) -> tuple[list[int], convert.ConstraintFactory | None]:
+    return _prompt(serving, body, tools), _constraint(serving, body, tools, form)
+
+
+def _max_tokens(serving: Serving, body: wire.ChatRequest, prompt: Sequence[int]) -> int:
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    wanted = getattr(body, name)
+    if wanted == 0:
+        raise RequestError(f"{name} must be at least 1", name)
+    return convert.room_for(serving, prompt, wanted)
 
 
 def _prompt(serving: Serving, body: wire.ChatRequest, tools: list[Any] | None) -> list[int]:
@@ -54,7 +68,7 @@ def _constraint(
     """The one constraint of the request. Compiling may take a while: call it off the event loop."""
     constraint = convert.constraint_of(serving, body)
     choice = msgspec.to_builtins(body.tool_choice)
-    if choice in (None, "none", "auto"):
+    if not _is_forced(body):
         return constraint
     if not tools or form is None:
         raise RequestError("tool_choice asks for a call, but there are no tools", "tool_choice")
@@ -67,8 +81,12 @@ def _constraint(
 def _parser(body: wire.ChatRequest, tools: list[Any] | None, form: ToolForm | None) -> ToolCallParser | None:
     if not tools or form is None:
         return None
-    enforced = body.tool_choice not in (None, "none", "auto")
-    return ToolCallParser(form, [t["function"]["name"] for t in tools], enforced=enforced)
+    return ToolCallParser(form, [t["function"]["name"] for t in tools], enforced=_is_forced(body))
+
+
+def _is_forced(body: wire.ChatRequest) -> bool:
+    """Whether ``tool_choice`` leaves the model no choice."""
+    return body.tool_choice not in (None, "none", "auto")
 
 
 def _logprobs(body: wire.ChatRequest) -> int | None:
@@ -84,6 +102,7 @@ class Choice:
     """What has come of one choice so far."""
 
     parser: ToolCallParser | None
+    most_calls: int
     text: list[str] = field(default_factory=list)
     calls: list[wire.ToolCallOut] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -103,7 +122,7 @@ class Choice:
         if output.finish_reason is not None:
             rest = self.parser.flush()
             content, calls = content + rest.content, calls + rest.calls
-        return content, calls
+        return content, tuple(call for call in calls if call.index < self.most_calls)
 
     def finish_reason(self) -> str | None:
         assert self.last is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,11 +38,11 @@ class Choice:
     last: RequestOutput | None = None
 
 
-async def completions(serving: Serving, body: wire.CompletionRequest, scope: Any) -> App:
+async def completions(serving: Serving, body: wire.CompletionRequest, size: int) -> App:
     """Start every choice of every prompt, and return the response that collects or streams them."""
     serving.check_model(body.model)
-    prompts = [_prompt(serving, body, p) for p in _split(body.prompt)]
-    constraint = await asyncio.to_thread(convert.constraint_of, serving, body)
+    slow = size > convert.BIG_BODY or convert.is_constrained(body)
+    prompts, constraint = await convert.off_loop(slow, _prepare, serving, body)
     id = convert.new_id("cmpl", body)
     requests, choices = [], []
     for i, prompt in enumerate(prompts):
@@ -56,6 +55,14 @@ async def completions(serving: Serving, body: wire.CompletionRequest, scope: Any
     stream = serving.engine.submit_batch(requests)
     run = Run(serving, body, id, choices, stream)
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
+
+
+def _prepare(serving: Serving, body: wire.CompletionRequest) -> tuple[list[Prompt], convert.ConstraintFactory | None]:
+    texts = _split(body.prompt)
+    choices = len(texts) * (body.n or 1)
+    if choices > convert.MAX_CHOICES:
+        raise RequestError(f"prompts times n make {choices} choices; at most {convert.MAX_CHOICES} go in a request", "prompt")
+    return [_prompt(serving, body, text) for text in texts], convert.constraint_of(serving, body)
 
 
 def _split(prompt: Any) -> list[str | list[int]]:

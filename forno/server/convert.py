@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from forno.errors import PromptTooLongError, RequestError
-from forno.request import Request, RequestOutput, SamplingParams, TokenConstraint
+from forno.errors import DrainingError, PromptTooLongError, RequestError
+from forno.request import FinishReason, Request, RequestOutput, SamplingParams, TokenConstraint
 from forno.server import wire
 from forno.server.serving import Serving
 from forno.text import ConstraintSpec
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of the older endpoint; chat answers may fill the context."""
+BIG_BODY = 16 << 10
+"""Bytes of a request above which its template and tokenizer run in a thread: streams must not wait for them."""
+MAX_CHOICES = 4096
+"""Most answers of one request: prompts times ``n``."""
 ConstraintFactory = Callable[[], TokenConstraint]
+T = TypeVar("T")
+
+
+async def off_loop(elsewhere: bool, function: Callable[..., T], *args: Any) -> T:
+    """``function(*args)``, in a thread if it may take long: a thread costs more than a short call does."""
+    return await asyncio.to_thread(function, *args) if elsewhere else function(*args)
 
 
 def message_dicts(messages: Sequence[wire.Message]) -> list[dict[str, Any]]:
@@ -37,6 +48,10 @@ def sampling_params(serving: Serving, body: wire.Sampling, max_tokens: int, logp
         if (value := getattr(body, name)) is not None
     }
     _check_token_ids(serving, body)
+    if body.priority and serving.scheduling_policy != "priority":
+        raise RequestError(
+            "priority has no effect under this server's policy: start it with --scheduling-policy priority", "priority"
+        )
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return SamplingParams(
         **{**serving.sampling_defaults, **given},
@@ -53,6 +68,11 @@ def _check_token_ids(serving: Serving, body: wire.Sampling) -> None:
         bad = next((i for i in ids if not 0 <= i < size), None)
         if bad is not None:
             raise RequestError(f"{field} names the token {bad}, but the vocabulary has {size} tokens", field)
+
+
+def is_constrained(body: wire.Sampling) -> bool:
+    """Whether ``constraint_of`` has something to compile."""
+    return body.structured_outputs is not None or not isinstance(body.response_format, wire.TextFormat | None)
 
 
 def constraint_of(serving: Serving, body: wire.Sampling) -> ConstraintFactory | None:
@@ -91,10 +111,10 @@ def room_for(serving: Serving, prompt: Sequence[int], wanted: int | None, defaul
     limit = serving.max_model_len
     room = limit - len(prompt)
     if wanted is None:
-        wanted = room if default is None else min(default, room)
-    if room < max(wanted, 1):
+        wanted = max(room if default is None else min(default, room), 1)
+    if room < wanted:
         raise PromptTooLongError(
-            f"the prompt has {len(prompt)} tokens and {max(wanted, 1)} are to be generated, but the context holds {limit}: "
+            f"the prompt has {len(prompt)} tokens and {wanted} are to be generated, but the context holds {limit}: "
             "shorten the prompt, or ask for fewer tokens",
             "messages" if default is None else "prompt",
         )
@@ -141,9 +161,14 @@ def now() -> int:
 
 
 def raise_error(output: RequestOutput) -> None:
-    """Raise what ended a request, if an error did: a client must never take a part for the whole."""
+    """Raise what ended a request, if an error did: a client must never take a part for the whole.
+
+    A request that nobody here cancelled was aborted by a shutdown that would not wait for it.
+    """
     if output.error is not None:
         raise output.error
+    if output.finish_reason is FinishReason.ABORT:
+        raise DrainingError("the server shut down before the request finished: retry elsewhere")
 
 
 def finish_reason(output: RequestOutput) -> str | None:

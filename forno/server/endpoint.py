@@ -11,7 +11,8 @@ from forno.server.limits import App
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one path. ``handler(serving, body, scope)`` returns an ASGI response."""
+    """One method of one path. ``handler(serving, body, size)`` returns an ASGI response; ``size`` is the
+    body's length in bytes, from which a handler tells what would hold up the event loop."""
 
     method: str
     path: str

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 import msgspec
 
 from forno import errors
 from forno.server.wire import ErrorBody, ErrorResponse
+
+log = logging.getLogger("forno.server")
 
 STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.PromptTooLongError, 400, "invalid_request_error", "context_length_exceeded"),
@@ -23,16 +28,27 @@ STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
 class HttpError(Exception):
     """An error that belongs to HTTP alone: a wrong key, an unknown model, a body too large."""
 
+    headers: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, status: int, message: str, kind: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.body = ErrorBody(message=message, type=kind, param=param, code=code)
 
 
+class BodyTooLargeError(HttpError):
+    """The body exceeds ``limit`` bytes. The connection is closed: what is left of the body is not read."""
+
+    headers: ClassVar[Mapping[str, str]] = {"connection": "close"}
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body exceeds {limit} bytes (--max-body-bytes)", "invalid_request_error")
+
+
 def describe(error: Exception) -> tuple[int, ErrorBody, dict[str, str]]:
-    """Status, body and extra headers for an error."""
+    """Status, body and extra headers for an error. One that nobody foresaw is logged here, and its text kept from clients."""
     if isinstance(error, HttpError):
-        return error.status, error.body, {}
+        return error.status, error.body, dict(error.headers)
     headers = {}
     if isinstance(error, errors.QueueFullError):
         headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -40,6 +56,9 @@ def describe(error: Exception) -> tuple[int, ErrorBody, dict[str, str]]:
         if isinstance(error, cls):
             param = getattr(error, "param", None)
             return status, ErrorBody(message=str(error), type=kind, param=param, code=code), headers
+    if isinstance(error, RecursionError):  # JSON that the decoder took, but too deep for a schema check or a template
+        return 400, ErrorBody(message="the request is nested too deeply", type="invalid_request_error"), headers
+    log.error("unexpected error", exc_info=error)
     return 500, ErrorBody(message="internal error; the server's log has the details", type="server_error"), headers
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import logging
+import shlex
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 
 from forno import env
-from forno.config import ServerConfig
+from forno.config import DEFAULT_MODEL, ServerConfig
 from forno.engine.build import Built
 from forno.errors import ConfigError
 from forno.options import add_options, from_args
@@ -28,6 +31,7 @@ log = logging.getLogger("forno.server")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
+    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="The same as --model.")
     add_options(parser, ServerConfig, *ENGINE_OPTIONS)
 
 
@@ -35,16 +39,23 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 after a clean drain."""
     started = time.perf_counter()
     _configure_logging()
+    if args.positional_model is not None:
+        if args.model not in (DEFAULT_MODEL, args.positional_model):
+            raise ConfigError(f"two models were named, {args.positional_model!r} and --model {args.model!r}: name one")
+        args.model = args.positional_model
     config = from_args(ServerConfig, args)
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
     listener = _bind(config)
     try:
         serving, built = open_serving(engine_config(args), config)
         app = build_app(serving, keys)
-        server = Server(serving, app, config)
-        print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: never scan it again
+
+        def ready() -> None:
+            print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
+
+        server = Server(serving, app, config, ready)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(server.serve_on(listener))
     finally:
@@ -57,6 +68,8 @@ def _configure_logging() -> None:
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigError(f"{env.LOG_LEVEL.name}={level.lower()!r} is not debug, info, warning or error")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if level == "INFO":
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop lines repeat ours
 
 
 def _loop_factory() -> Any:
@@ -86,18 +99,19 @@ def ready_line(serving: Serving, built: Built, listener: socket.socket, total: f
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.phases)
-    body = f'{{"model": "{serving.model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    body = json.dumps({"model": serving.model, "messages": [{"role": "user", "content": "Hello!"}]})
     return (
         f"forno is ready: {url} serves {serving.model} on {built.runner.threads} threads ({built.runner.isa}), "
         f"started in {total:.2f} s ({phases})\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )
 
 
 class Server(uvicorn.Server):
     """uvicorn, with an engine that starts with it and is drained before it stops."""
 
-    def __init__(self, serving: Serving, app: App, config: ServerConfig) -> None:
+    def __init__(self, serving: Serving, app: App, config: ServerConfig, ready: Callable[[], None]) -> None:
+        """``ready`` is called once connections are accepted."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -111,7 +125,7 @@ class Server(uvicorn.Server):
                 backlog=2048,
             )
         )
-        self.serving, self.settings = serving, config
+        self.serving, self.settings, self.ready = serving, config, ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
         self._stopping = False
@@ -126,6 +140,10 @@ class Server(uvicorn.Server):
         finally:
             folding.cancel()
             await self.serving.engine.stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """First signal: refuse new requests, let the running ones finish. Second: leave at once."""

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from forno import __version__
 from forno.errors import RequestError
 from forno.server import wire
-from forno.server.convert import message_dicts
+from forno.server.convert import BIG_BODY, message_dicts, off_loop
 from forno.server.errors import HttpError
 from forno.server.limits import App
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
 
 
-async def models(serving: Serving, body: None, scope: Any) -> App:
+async def models(serving: Serving, body: None, size: int) -> App:
     model = wire.Model(id=serving.model, created=serving.created, max_model_len=serving.max_model_len)
     return json(wire.ModelList(data=[model]))
 
 
-async def tokenize(serving: Serving, body: wire.TokenizeRequest, scope: Any) -> App:
+async def tokenize(serving: Serving, body: wire.TokenizeRequest, size: int) -> App:
     serving.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("send exactly one of prompt and messages", "prompt")
-    if body.prompt is not None:
-        tokens = serving.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
-    else:
-        text = serving.template.render(message_dicts(body.messages or ()), add_generation_prompt=body.add_generation_prompt)
-        tokens = serving.tokenizer.encode(text, add_special_tokens=False)
+    tokens = await off_loop(size > BIG_BODY, _tokens, serving, body)
     return json(wire.TokenizeResponse(count=len(tokens), max_model_len=serving.max_model_len, tokens=tokens))
 
 
-async def detokenize(serving: Serving, body: wire.DetokenizeRequest, scope: Any) -> App:
+def _tokens(serving: Serving, body: wire.TokenizeRequest) -> list[int]:
+    if body.prompt is not None:
+        return serving.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    text = serving.template.render(message_dicts(body.messages or ()), add_generation_prompt=body.add_generation_prompt)
+    return serving.tokenizer.encode(text, add_special_tokens=False)
+
+
+async def detokenize(serving: Serving, body: wire.DetokenizeRequest, size: int) -> App:
     serving.check_model(body.model)
     size = serving.tokenizer.vocab_size
     bad = next((t for t in body.tokens if t >= size), None)
@@ -40,7 +41,7 @@ async def detokenize(serving: Serving, body: wire.DetokenizeRequest, scope: Any)
     return json(wire.DetokenizeResponse(prompt=serving.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
 
-async def health(serving: Serving, body: None, scope: Any) -> App:
+async def health(serving: Serving, body: None, size: int) -> App:
     """200 while requests are taken; 503 while draining or after the engine failed, so that balancers look elsewhere."""
     if serving.engine.draining:
         raise HttpError(503, "draining: the server is shutting down", "service_unavailable_error", code="draining")
@@ -49,9 +50,9 @@ async def health(serving: Serving, body: None, scope: Any) -> App:
     return json(wire.Health(status="ok"))
 
 
-async def version(serving: Serving, body: None, scope: Any) -> App:
+async def version(serving: Serving, body: None, size: int) -> App:
     return json(wire.Version(version=__version__))
 
 
-async def metrics(serving: Serving, body: None, scope: Any) -> App:
+async def metrics(serving: Serving, body: None, size: int) -> App:
     return Body(serving.metrics.text(), media="text/plain; version=0.0.4; charset=utf-8")

@@ -29,6 +29,8 @@ class Serving:
     created: int
     """Seconds since the epoch, for ``/v1/models``."""
     config: ServerConfig = field(default_factory=ServerConfig)
+    scheduling_policy: str = "fcfs"
+    """Whether ``priority`` of a request means something."""
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from forno import _native
@@ -23,13 +22,15 @@ LOW_MEMORY = 2 * GIB
 """Bytes available below which even a small model is tight."""
 
 
-def run(args: Sequence[str]) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON object instead of a table.")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="forno doctor", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    options = parser.parse_args(args)
     report = examine()
-    print(json.dumps(report, indent=2) if options.json else as_table(report))
+    print(json.dumps(report, indent=2) if args.json else as_table(report))
     return 0
 
 

@@ -10,8 +10,18 @@ import numpy as np
 BLOCK = {"f32": 1, "f16": 1, "bf16": 1, "q4_k": 256, "q5_k": 256, "q6_k": 256}
 """Weights per block of the file; 32 where not listed."""
 BLOCK_BYTES = {
-    **{"f32": 4, "f16": 2, "bf16": 2, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24},
-    **{"q4_k": 144, "q5_k": 176, "q6_k": 210, "iq4_nl": 18},
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "q8_0": 34,
+    "q4_0": 18,
+    "q4_1": 20,
+    "q5_0": 22,
+    "q5_1": 24,
+    "q4_k": 144,
+    "q5_k": 176,
+    "q6_k": 210,
+    "iq4_nl": 18,
 }
 HALVES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
 """Byte offsets of a block's fp16 scales; (0,) where not listed."""
