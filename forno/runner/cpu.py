@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from forno import _native
 from forno.config import EngineConfig
 from forno.errors import ConstraintError, EngineError, PromptTooLongError, RequestError
 from forno.kernels.cpu.lower import Limits, lower
@@ -225,8 +224,3 @@ class CpuRunner:
 
 def _as_constraint_error(error: Exception) -> Exception:
     return error if isinstance(error, ConstraintError) else ConstraintError(f"the constraint failed: {error}")
-
-
-def available_isas() -> tuple[str, ...]:
-    """Instruction sets whose kernels this machine can run, best first."""
-    return tuple(_native.available_isas())

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from forno import _native
+from forno.errors import RequestError
 from forno.kernels.reference.sampling import ending_tokens
 from forno.request import SamplingParams
 
 NO_LOGPROBS = -1
+_INT32_MAX = (1 << 31) - 1
 
 
 def native_sampling(sampling: SamplingParams, eos_token_ids: Sequence[int], seed: int, vocab: int) -> Any:
-    """``_native.Sampling`` for one request. Ending tokens outside the vocabulary cannot be drawn and are dropped."""
+    """``_native.Sampling`` for one request. Ending tokens outside the vocabulary cannot be drawn and are dropped.
+
+    Raises ``RequestError`` for a biased token outside the vocabulary.
+    """
+    for token in sampling.logit_bias:
+        if not 0 <= token < vocab:
+            raise RequestError(f"logit_bias names token {token}, but the vocabulary ends at {vocab - 1}", "logit_bias")
     native = _native.Sampling()
     native.temperature = sampling.temperature
     native.top_p = sampling.top_p
@@ -22,7 +30,7 @@ def native_sampling(sampling: SamplingParams, eos_token_ids: Sequence[int], seed
     native.presence_penalty = sampling.presence_penalty
     native.frequency_penalty = sampling.frequency_penalty
     native.repetition_penalty = sampling.repetition_penalty
-    native.min_tokens = sampling.min_tokens
+    native.min_tokens = min(sampling.min_tokens, _INT32_MAX)
     native.logprobs = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
     native.prompt_logprobs = NO_LOGPROBS if sampling.prompt_logprobs is None else sampling.prompt_logprobs
     native.seed = seed & (1 << 64) - 1

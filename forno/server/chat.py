@@ -194,7 +194,7 @@ class Run:
             yield template.tail(usage.usage(done, len(done)), usage.timings(o.times for o in done))
         yield DONE
 
-    def _prompt_logprobs(self) -> dict[str, wire.PromptLogprobs]:
+    def _prompt_logprobs(self) -> dict[str, Any]:
         """The response's field, if it was asked for: all choices have the same prompt."""
         if self.body.prompt_logprobs is None:
             return {}

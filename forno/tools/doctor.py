@@ -52,6 +52,7 @@ def examine(seconds: float = SECONDS) -> dict[str, Any]:
         "memory_total": total,
         "memory_available": free,
         "huge_pages": cpuinfo.huge_pages(),
+        "load": round(os.getloadavg()[0], 2),
         "measured": measure(threads, available[0], seconds),
     }
     return {**report, "advice": advise(report)}
@@ -100,6 +101,11 @@ def advise(report: dict[str, Any]) -> list[str]:
             "Transparent huge pages are off: set /sys/kernel/mm/transparent_hugepage/enabled to madvise "
             "for faster weight and cache reads."
         )
+    if report["load"] > report["logical_cpus"] / 2:
+        advice.append(
+            f"Other work keeps this machine busy (load {report['load']:g} on {report['logical_cpus']} CPUs): "
+            "the measured speeds are too low; measure again when it is idle."
+        )
     if report["memory_available"] < LOW_MEMORY:
         advice.append(
             f"Only {report['memory_available'] / GIB:.1f} GiB of memory are available: free some, or use a small model "
@@ -128,6 +134,7 @@ def as_table(report: dict[str, Any]) -> str:
         ("caches", caches or "unknown"),
         ("memory", f"{_size(report['memory_total'])}, {_size(report['memory_available'])} available"),
         ("huge pages", report["huge_pages"]),
+        ("load", f"{report['load']:g}"),
         ("DRAM read", _rate(measured["dram_read"], "GB/s", 1e9)),
         ("L3 read", _rate(measured["l3_read"], "GB/s", 1e9)),
         ("int8 peak", _rate(measured["int8"], "Tops/s", 1e12)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +12,22 @@ import numpy as np
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
 from forno.loader.checkpoint import Tensor
-from forno.loader.dequant import dequantize, quantize
+from forno.loader.dequant import dequantize
 from forno.models import build_program
 from forno.program import passes
 from forno.program.program import Program
 from forno.request import Request, Row, SamplingParams, StepPlan
 from forno.runner.cpu import CpuRunner
 from forno.runner.reference import ReferenceRunner
+from tests.helpers.gguf_writer import encode, random_weights
 from tests.helpers.models import CONFIGS, tiny_weights
 
 BLOCK = 32
 NUM_BLOCKS = 24
 MAX_ROWS = 96
+
+
+_WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32}
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Model:
 
     @classmethod
     def tiny(cls, name: str = "llama", format: str = "f32", kv: str = "float32", disable: Iterable[str] = ()) -> Model:
-        program = build_program(CONFIGS[name])
+        """One of ``CONFIGS``, its matrices held as ``format``; widened where K-quants need rows of 256."""
+        program = build_program({**CONFIGS[name], **(_WIDE if format.endswith("_k") else {})})
         tensors = {n: stored(n, w, format) for n, w in tiny_weights(program).items()}
         program = program.with_formats({n: t.format for n, t in tensors.items()}).with_kv_dtype(kv)
         return cls(passes.apply(program, disable), tensors)
@@ -57,15 +63,15 @@ class Model:
 
 
 def stored(name: str, weights: np.ndarray, format: str) -> Tensor:
-    """``weights`` as a checkpoint would hold them; vectors stay float32."""
-    if weights.ndim == 1 or format == "f32":
-        return Tensor(name, weights.shape, "f32", weights.reshape(-1).view(np.uint8))
-    if format == "f16":
-        return Tensor(name, weights.shape, "f16", weights.astype(np.float16).reshape(-1).view(np.uint8))
-    if format == "bf16":
-        high_halves = np.ascontiguousarray(weights.reshape(-1).view(np.uint16)[1::2])
-        return Tensor(name, weights.shape, "bf16", high_halves.view(np.uint8))
-    return Tensor(name, weights.shape, format, quantize(weights, format).reshape(-1))
+    """``weights`` as a checkpoint would hold them, vectors as float32; random codes in formats without an encoder."""
+    if weights.ndim == 1:
+        format = "f32"
+    if format in ("f32", "f16", "bf16", "q8_0", "q4_1"):
+        data = encode(weights, format)
+    else:
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        data = random_weights(format, weights.shape, rng, 1.5 / np.sqrt(weights.shape[1]))
+    return Tensor(name, weights.shape, format, np.frombuffer(data, np.uint8))
 
 
 def request(prompt: Sequence[int], *, constraint: Any = None, eos: tuple[int, ...] = (), **sampling: Any) -> Request:

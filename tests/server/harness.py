@@ -51,17 +51,15 @@ class Running:
 
     def __init__(self, serving: Serving, server: Server, url: str) -> None:
         self.serving, self.server, self.url = serving, server, url
+        self.http = httpx.Client(base_url=url, timeout=60, limits=httpx.Limits(max_connections=None))
 
     @property
     def model(self) -> str:
         return self.serving.model
 
-    def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, **options)
-
     def post(self, path: str, body: dict[str, Any], **options: Any) -> httpx.Response:
         """POST ``body``, with the served model's name unless it names one."""
-        return httpx.post(self.url + path, json={"model": self.model, **body}, timeout=60, **options)
+        return self.http.post(path, json={"model": self.model, **body}, **options)
 
     def chat(self, **body: Any) -> dict[str, Any]:
         """A whole chat completion; streamed ones are put together (see ``joined``)."""
@@ -85,7 +83,7 @@ class Running:
     def streaming(self, path: str = "/v1/completions", **body: Any) -> Iterator[Iterator[str]]:
         """Lines of a stream whose first event has come; leaving closes the connection."""
         body = {"model": self.model, "stream": True, **({"prompt": "the"} if path == "/v1/completions" else {}), **body}
-        with self.client() as client, client.stream("POST", path, json=body) as response:
+        with self.http.stream("POST", path, json=body) as response:
             assert response.status_code == 200, response.read()
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from forno import _native
+from forno.errors import UnsupportedError
 from forno.kernels.cpu.buffers import Buffers, ViewSpec, legalize, logits_of, plan_buffers
 from forno.kernels.cpu.pack import PackedWeights
 from forno.program import ops
@@ -44,8 +45,10 @@ class Limits:
 def lower(program: Program, weights: PackedWeights, limits: Limits) -> tuple[Any, tuple[Op, ...]]:
     """An executor for ``program``, and the ops its records stand for, in order (``op_nanoseconds`` is per record).
 
-    Raises ``ValueError`` for what the kernels cannot run, ``RuntimeError`` if the memory cannot be had.
+    Raises ``UnsupportedError`` for an op or cache that has no kernel, ``ValueError`` for a shape that no kernel can run,
+    ``RuntimeError`` if the memory cannot be had.
     """
+    _check_supported(program)
     program = legalize(program)
     buffers = plan_buffers(program, limits.max_rows, _native.HEAD_SLICE)
     executor = _native.Executor(
@@ -64,6 +67,16 @@ def lower(program: Program, weights: PackedWeights, limits: Limits) -> tuple[Any
     for op in recorded:
         _LOWER[type(op)](lowering, op)
     return executor, recorded
+
+
+def _check_supported(program: Program) -> None:
+    for op in program.ops:
+        if not isinstance(op, ops.Split) and type(op) not in _LOWER:
+            names = ", ".join(sorted(t.__name__ for t in _LOWER))
+            raise UnsupportedError(f"the CPU has no kernel for {type(op).__name__}; it has {names}")
+    for name, cache in program.caches.items():
+        if cache.kind != "paged":
+            raise UnsupportedError(f"cache {name} is of kind {cache.kind!r}; the CPU has paged caches only")
 
 
 def rope_table(spec: RopeSpec, positions: int) -> np.ndarray:

@@ -188,10 +188,9 @@ void Executor::walk(const StepInput& input, Worker& worker) {
 }
 
 void Executor::copy_blocks(const StepInput& input, Worker& worker) {
-  const int32_t layers = static_cast<int32_t>(caches_.size());
-  for_units(worker, input.num_copies * layers, [&](int32_t unit) {
-    const int32_t* pair = input.copies + 2 * (unit / layers);
-    kv_copy_block(caches_[unit % layers], pair[0], pair[1]);
+  for_units(worker, static_cast<int32_t>(caches_.size()), [&](int32_t layer) {
+    for (int32_t i = 0; i < input.num_copies; ++i)  // in the plan's order: a copy may be copied on
+      kv_copy_block(caches_[layer], input.copies[2 * i], input.copies[2 * i + 1]);
   });
 }
 

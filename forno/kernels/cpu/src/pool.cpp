@@ -142,6 +142,7 @@ Pool::~Pool() {
 void* Pool::thread_main(void* seat) {
   Worker& worker = static_cast<Seat*>(seat)->worker;
   Pool& pool = *static_cast<Seat*>(seat)->pool;
+  pthread_setname_np(pthread_self(), "forno-worker");  // as tools for people show it
   FlushDenormals flush;
   for (uint32_t seen = 0;; ++seen) {
     pool.start_.wait_past(seen, pool.spin_ns_);

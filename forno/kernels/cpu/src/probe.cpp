@@ -33,19 +33,6 @@ uint64_t sum(const uint64_t* data, int64_t words) {
   return total;
 }
 
-float fp32_portable(int64_t rounds) {
-  constexpr int kLanes = 32;
-  float acc[kLanes];
-  for (int l = 0; l < kLanes; ++l) acc[l] = 1.0f + float(l);
-  for (int64_t r = 0; r < rounds; ++r) {
-    for (int l = 0; l < kLanes; ++l) acc[l] = acc[l] * 0.999f + 0.5f;
-    keep(acc);
-  }
-  float total = 0.0f;
-  for (float a : acc) total += a;
-  return total;
-}
-
 // Each worker's own count and time: the rates add up.
 struct alignas(128) Share {
   double amount = 0.0, seconds = 1.0;
@@ -58,17 +45,6 @@ double total_rate(const std::vector<Share>& shares) {
 }
 
 }  // namespace
-
-const ProbeLoops* probe_loops_portable() {
-  static constexpr ProbeLoops loops{"portable", nullptr, nullptr, fp32_portable, 0, 0, 64};
-  return &loops;
-}
-
-const ProbeLoops* probe_loops_for(const char* isa) {
-  for (const ProbeLoops* loops : {probe_loops_avx512(), probe_loops_avx2(), probe_loops_portable()})
-    if (loops && std::strcmp(loops->name, isa) == 0) return loops;
-  return nullptr;
-}
 
 double read_bandwidth(Pool& pool, int64_t bytes, double seconds) {
   bytes = bytes / 4096 * 4096;
@@ -93,20 +69,20 @@ double read_bandwidth(Pool& pool, int64_t bytes, double seconds) {
   return total_rate(shares);
 }
 
-double peak_rate(Pool& pool, ProbeLoop loop, int32_t ops_per_round, double seconds) {
-  constexpr int64_t kRounds = 20000;
+double peak_rate(Pool& pool, const KernelTable& kernels, PeakUnit unit, double seconds) {
+  constexpr int64_t kRounds = 20000;  // tens of microseconds
   std::vector<Share> shares(pool.size());
   pool.run([&](Worker& w) {
-    keep(loop(kRounds));
+    double operations = double(kernels.peak(unit, kRounds)), elapsed = 0.0;  // wakes the unit up
+    if (operations == 0.0) return;
     pool.barrier();
+    operations = 0.0;
     const double start = now();
-    double rounds = 0.0, elapsed = 0.0;
     do {
-      keep(loop(kRounds));
-      rounds += double(kRounds);
+      operations += double(kernels.peak(unit, kRounds));
       elapsed = now() - start;
     } while (elapsed < seconds);
-    shares[w.id] = {rounds * ops_per_round, elapsed};
+    shares[w.id] = {operations, elapsed};
   });
   return total_rate(shares);
 }

@@ -9,6 +9,7 @@ namespace forno {
 namespace {
 
 constexpr int32_t kBlock = 64;  // logits whose maximum is kept, so that later passes skip what cannot matter
+constexpr int32_t kLanes = 8;   // of sums and maxima: explicit, so that their order is fixed and they still become SIMD
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kGreedyBelow = 1e-5f;  // temperatures this low differ from greedy only by overflow
 
@@ -62,22 +63,36 @@ struct Row {
   int32_t end(int32_t block) const { return std::min(vocab, (block + 1) * kBlock); }
 };
 
+// Maximum of `count` logits; `*check` becomes NaN if one is not finite (infinity minus itself is NaN).
+inline float scan_block(const float* x, int32_t count, float* check) {
+  float most[kLanes], differences[kLanes] = {};
+  for (float& m : most) m = -kInf;
+  int32_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int32_t l = 0; l < kLanes; ++l) {
+      most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+      differences[l] += x[i + l] - x[i + l];
+    }
+  for (int32_t l = 0; i < count; ++i, ++l) {
+    most[l] = x[i] > most[l] ? x[i] : most[l];
+    differences[l] += x[i] - x[i];
+  }
+  float result = -kInf;
+  for (int32_t l = 0; l < kLanes; ++l) {
+    result = std::max(result, most[l]);
+    *check += differences[l];
+  }
+  return result;
+}
+
 Row scan(const float* logits, int32_t vocab, float* block_max) {
   Row row{logits, vocab, block_max};
-  bool finite = true;
+  float check = 0.0f;
   for (int32_t b = 0; b < row.blocks(); ++b) {
-    float most = -kInf;
-    int32_t bad = 0;
-    for (int32_t i = row.begin(b); i < row.end(b); ++i) {
-      const float x = logits[i];
-      most = x > most ? x : most;
-      bad |= !(std::fabs(x) <= std::numeric_limits<float>::max());
-    }
-    block_max[b] = most;
-    row.max = std::max(row.max, most);
-    finite = finite && !bad;
+    block_max[b] = scan_block(logits + row.begin(b), row.end(b) - row.begin(b), &check);
+    row.max = std::max(row.max, block_max[b]);
   }
-  row.finite = finite;
+  row.finite = check == 0.0f;
   return row;
 }
 
@@ -107,10 +122,8 @@ inline bool keeps(const Candidate& threshold, float logit, int32_t id) {
   return (logit > threshold.logit) | ((logit == threshold.logit) & (id <= threshold.id));
 }
 
-// Sum of exp((logit - max) / temperature) over the kept tokens of one block. Lanes are explicit: the order of the sum
-// is fixed, and still becomes SIMD.
+// Sum of exp((logit - max) / temperature) over the kept tokens of one block.
 double block_mass(const Row& row, int32_t block, float inverse_temperature, const Candidate& threshold) {
-  constexpr int32_t kLanes = 8;
   float lanes[kLanes] = {};
   const int32_t begin = row.begin(block), end = row.end(block);
   int32_t i = begin;

@@ -122,6 +122,8 @@ struct LinearArgs {
   int32_t row_begin, row_end;  // used when row_end > 0: only these rows of x and out (out row 0 is row_begin)
 };
 
+enum class PeakUnit : int32_t { INT8 = 0, BF16 = 1, FP32 = 2 };
+
 // One instruction set's kernels. Every function is called by all workers of the pool at once and returns when its
 // share is done; the executor puts a barrier behind each op.
 struct KernelTable {
@@ -137,6 +139,9 @@ struct KernelTable {
   void (*qkv_prepare)(const QkvPrepareArgs&, const Step&, Worker&);
   void (*attention)(const AttentionArgs&, const Step&, Worker&);
   void (*linear)(const LinearArgs&, int32_t rows, Worker&);
+  // Operations done (a multiply-add is two) in `rounds` of nothing but arithmetic on one core: time it for the ceiling.
+  // 0 where the instruction set has no such unit.
+  int64_t (*peak)(PeakUnit unit, int64_t rounds);
 };
 
 const KernelTable* kernels_avx512();    // null where the build has none

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../isa.hpp"
 #include "../pool.hpp"
 #include "../probe.hpp"
 #include "../work.hpp"
@@ -43,16 +44,19 @@ double bandwidth(Pool& pool, int64_t bytes_per_worker, double seconds) {
   return read_bandwidth(pool, bytes_per_worker, seconds);
 }
 
-// None where the instruction set has no such instruction.
+// None where the instruction set has no such unit.
 std::optional<double> peak(Pool& pool, const std::string& isa, const std::string& kind, double seconds) {
-  const ProbeLoops* loops = probe_loops_for(isa.c_str());
-  if (!loops) throw std::invalid_argument("there are no measurements for '" + isa + "'");
+  const KernelTable* kernels = kernels_for(isa.c_str());
+  if (!kernels) throw std::invalid_argument("this machine cannot run the kernels for '" + isa + "'");
   const bool int8 = kind == "int8", bf16 = kind == "bf16";
   if (!int8 && !bf16 && kind != "fp32") throw std::invalid_argument("kind must be int8, bf16 or fp32");
-  const ProbeLoop loop = int8 ? loops->int8 : bf16 ? loops->bf16 : loops->fp32;
-  if (!loop) return std::nullopt;
-  nb::gil_scoped_release release;
-  return peak_rate(pool, loop, int8 ? loops->int8_ops : bf16 ? loops->bf16_ops : loops->fp32_ops, seconds);
+  const PeakUnit unit = int8 ? PeakUnit::INT8 : bf16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  double rate = 0.0;
+  {
+    nb::gil_scoped_release release;
+    rate = peak_rate(pool, *kernels, unit, seconds);
+  }
+  return rate > 0.0 ? std::optional<double>(rate) : std::nullopt;
 }
 
 }  // namespace
@@ -64,7 +68,7 @@ void bind_machine(nb::module_& m) {
       .def("exercise", &exercise, nb::arg("units"), nb::arg("rounds"), "For tests.")
       .def("read_bandwidth", &bandwidth, nb::arg("bytes_per_worker"), nb::arg("seconds"), "Bytes per second, all workers.")
       .def("peak", &peak, nb::arg("isa"), nb::arg("kind"), nb::arg("seconds"),
-           "Operations per second of int8, bf16 or fp32 multiply-adds, all workers. The machine must have the set.");
+           "Operations per second of int8, bf16 or fp32 multiply-adds, all workers; None without such a unit.");
   m.def("flushes_denormals", &FlushDenormals::active, "Whether the calling thread flushes denormals now.");
 }
 

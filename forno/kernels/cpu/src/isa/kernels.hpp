@@ -6,6 +6,7 @@
 #include "../ops/kv.hpp"
 #include "../ops/linear.hpp"
 #include "../ops/norm.hpp"
+#include "../ops/peak.hpp"
 #include "../ops/quantize.hpp"
 #include "../ops/rope.hpp"
 #include "../types.hpp"
@@ -33,6 +34,7 @@ constexpr KernelTable make_table() {
   t.qkv_prepare = qkv_prepare;
   t.attention = attention_op;
   t.linear = linear;
+  t.peak = peak;
   return t;
 }
 

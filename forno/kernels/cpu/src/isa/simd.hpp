@@ -40,8 +40,25 @@ FORNO_INLINE vi vset_words(int32_t x) { return x - vi{}; }
 
 // Lane-wise choice. vmax and vmin return the second argument where either is NaN, as x86 does.
 FORNO_INLINE vf vselect(vi mask, vf yes, vf no) { return mask ? yes : no; }
-FORNO_INLINE vf vmax(vf a, vf b) { return a > b ? a : b; }
-FORNO_INLINE vf vmin(vf a, vf b) { return a < b ? a : b; }
+// (Spelt out for the vectors GCC would compare and then blend.)
+FORNO_INLINE vf vmax(vf a, vf b) {
+#if defined(FORNO_AVX512)
+  return _mm512_max_ps(a, b);
+#elif defined(FORNO_AVX2)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+FORNO_INLINE vf vmin(vf a, vf b) {
+#if defined(FORNO_AVX512)
+  return _mm512_min_ps(a, b);
+#elif defined(FORNO_AVX2)
+  return _mm256_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
 FORNO_INLINE vi vmax(vi a, vi b) { return a > b ? a : b; }
 FORNO_INLINE vf vabs(vf a) { return reinterpret_cast<vf>(reinterpret_cast<vi>(a) & 0x7fffffff); }
 FORNO_INLINE vf vfloat(vi a) { return __builtin_convertvector(a, vf); }
@@ -67,7 +84,11 @@ FORNO_INLINE T vreduce(V x, F combine) {
   return lane[0];
 }
 FORNO_INLINE float vsum(vf x) {
+#if defined(FORNO_AVX512)
+  return _mm512_reduce_add_ps(x);
+#else
   return vreduce<vf, float>(x, [](float a, float b) { return a + b; });
+#endif
 }
 FORNO_INLINE int32_t vsum(vi x) {
 #if defined(FORNO_AVX512)
@@ -77,7 +98,11 @@ FORNO_INLINE int32_t vsum(vi x) {
 #endif
 }
 FORNO_INLINE float vmax_lane(vf x) {
+#if defined(FORNO_AVX512)
+  return _mm512_reduce_max_ps(x);
+#else
   return vreduce<vf, float>(x, [](float a, float b) { return a > b ? a : b; });
+#endif
 }
 FORNO_INLINE int32_t vmax_lane(vi x) {
 #if defined(FORNO_AVX512)

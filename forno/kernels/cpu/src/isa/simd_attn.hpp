@@ -36,14 +36,15 @@ FORNO_INLINE vf vhigh_bf16(vi pair) { return reinterpret_cast<vf>(pair & vset_wo
 
 constexpr float kLog2e = 1.44269504f;
 
-// 2^x with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150, at most 2^127; NaN stays NaN. Softmax
-// weights in powers of two need no range reduction by ln 2, and AVX-512 has the scaling as one instruction.
-// The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2] with the constant term held at 1.
+// 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
+// is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
+// one instruction. The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2], the constant term held at 1.
 FORNO_INLINE vf vexp2(vf x) {
-  x = vmax(vset(-200.0f), vmin(vset(127.0f), x));
 #if defined(FORNO_AVX512)
+  x = vmax(vset(-200.0f), x);
   const vf n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
+  x = vmax(vset(-200.0f), vmin(vset(127.0f), x));
   const vf n = vround(x);
 #endif
   const vf r = x - n;

@@ -47,8 +47,49 @@ struct Job {
   }
 };
 
-// Queries as the micro-kernels read them: [rows][kp], scaled, fp32 or bf16.
-template <bool kBf16>
+// One query of `dim` values as the micro-kernels of a type read it, in kp * 4 bytes: fp32, bf16, or two int8 digits.
+template <KvDType kType>
+FORNO_INLINE void store_query(const float* q, int dim, int kp, vf scale, char* out) {
+  for (int d = 0; d < kp; d += kLanes) {
+    const vf v = vload(q + d, dim - d) * scale;
+    if (kPairs<kType>) vstore_bf16(reinterpret_cast<uint16_t*>(out) + d, v);
+    else vstore(reinterpret_cast<float*>(out) + d, v);
+  }
+}
+
+#if defined(FORNO_AVX512)
+template <>
+FORNO_INLINE void store_query<KvDType::INT8>(const float* q, int dim, int kp, vf scale, char* out) {
+  vi bits{};
+  for (int d = 0; d < kp; d += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(q + d, dim - d) * scale)));
+  const int32_t top = vmax_lane(bits);
+  float amax;
+  std::memcpy(&amax, &top, 4);
+  const bool finite = top < 0x7f800000, tiny = amax < 0x1p-100f;  // a NaN scale makes every score NaN
+  const vf inverse = vset(!finite || tiny ? 0.0f : 127.0f / amax);
+  vi high_sum{}, low_sum{};
+  for (int d = 0; d < kp; d += kLanes) {
+    const vf v = finite ? vload(q + d, dim - d) * scale * inverse : vf{};
+    const vf high = vround(v);
+    const vi high_digit = vround_words(high), low_digit = vround_words((v - high) * vset(128.0f));
+    vstore_s8(reinterpret_cast<int8_t*>(out) + d, high_digit);
+    vstore_s8(reinterpret_cast<int8_t*>(out) + kp + d, low_digit);
+    high_sum += high_digit;
+    low_sum += low_digit;
+  }
+  const float unit = finite ? amax / (127.0f * 128.0f) : __builtin_nanf("");
+  const Int8Query head{unit, -128 * vsum(high_sum), -128 * vsum(low_sum)};
+  std::memcpy(out + 2 * kp, &head, sizeof head);
+}
+#endif
+
+// Bytes between the stored queries of two rows.
+template <KvDType kType>
+constexpr int64_t query_stride(int64_t kp) {
+  return kNative && kType == KvDType::BF16 ? kp * 2 : kp * 4;
+}
+
+template <KvDType kType>
 void load_queries(const Job& job) {
   const vf scale = vset(job.args.softcap > 0.0f ? job.args.scale : job.args.scale * kLog2e);
   const int32_t dim = job.args.head_dim;
@@ -56,12 +97,7 @@ void load_queries(const Job& job) {
     const int64_t source = job.tile.span->row0 + job.tile.token + row / job.group;
     const int32_t head = job.kv_head * job.group + row % job.group;
     const float* q = elementwise::row_f32(job.args.q, source) + int64_t(head) * dim;
-    for (int32_t d = 0; d < job.kp; d += kLanes) {
-      const vf v = vload(q + d, dim - d) * scale;
-      const int64_t at = int64_t(row) * job.kp + d;
-      if (kBf16) vstore_bf16(reinterpret_cast<uint16_t*>(job.query) + at, v);
-      else vstore(reinterpret_cast<float*>(job.query) + at, v);
-    }
+    store_query<kType>(q, dim, job.kp, scale, job.query + row * query_stride<kType>(job.kp));
   }
 }
 
@@ -75,10 +111,10 @@ constexpr int kPageVectors = kPage / kLanes;
 
 // A page of weights to where the sums read them; returns what they add to the row's l. In bf16 l is summed from the
 // rounded weights, so that rounding them does not bias their mean.
-template <bool kBf16>
+template <KvDType kType>
 FORNO_INLINE vf store_weights(char* weights, int token, const vf* w) {
 #if defined(FORNO_AVX512)
-  if constexpr (kBf16) {
+  if constexpr (kPairs<kType>) {
     const __m512bh rounded = _mm512_cvtne2ps_pbh(w[1], w[0]);
     std::memcpy(weights + token * 2, &rounded, 64);
     const vi bits = vload_words(&rounded);
@@ -100,7 +136,7 @@ FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int lo, int hi) {
 }
 
 // Scores of one row to weights 2^(score - m) over the pages' tokens, of which [lo, hi) count.
-template <bool kBf16>
+template <KvDType kType>
 void softmax_row(const Pages& pages, float softcap, int lo, int hi, float* scores, char* weights, float* m, float* l) {
   vf top = vset(kEmpty);
   for (int page = pages.first; page < pages.last; ++page)
@@ -126,18 +162,18 @@ void softmax_row(const Pages& pages, float softcap, int lo, int hi, float* score
         total = total + w[i];
         w[i] = scaled_weight(w[i], pages.v_scale[page] + i * kLanes, lo - at, hi - at);
       }
-      store_weights<kBf16>(weights, token, w);
+      store_weights<kType>(weights, token, w);
     } else {
-      total = total + store_weights<kBf16>(weights, token, w);
+      total = total + store_weights<kType>(weights, token, w);
     }
   }
   *l = vsum(total);
 }
 
 // One segment for rows [row, row + count): at most kRows, sharing each load of K and V.
-template <bool kBf16>
+template <KvDType kType>
 void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out) {
-  const int64_t element = kBf16 ? 2 : 4;
+  const int64_t element = kPairs<kType> ? 2 : 4;
   const int32_t lowest = job.first_key(row) - begin, highest = job.position(row + count - 1) + 1 - begin;
   if (lowest > pages.first * kPage) pages.first = lowest / kPage;
   if (highest < pages.last * kPage) pages.last = highest > 0 ? (highest + kPage - 1) / kPage : 0;
@@ -147,22 +183,21 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
     __builtin_memset(o, 0, size_t(count) * job.vp * 4);
     return;
   }
-  const char* query = job.query + int64_t(row) * job.kp * element;
-  for (int page = pages.first; page < pages.last; ++page)
-    scores<kBf16>(count, query, job.kp * element, pages.k[page], job.kp, job.scores + page * kPage);
+  const int64_t stride = query_stride<kType>(job.kp);
+  scores<kType>(count, job.query + row * stride, stride, pages, job.kp, job.scores);
   for (int r = 0; r < count; ++r) {
     const int lo = job.first_key(row + r) - begin, hi = job.position(row + r) + 1 - begin;
     char* weights = job.weights + r * kSegment * element;
-    softmax_row<kBf16>(pages, job.args.softcap, lo, hi, job.scores + r * kSegment, weights, out.m + row + r, out.l + row + r);
+    softmax_row<kType>(pages, job.args.softcap, lo, hi, job.scores + r * kSegment, weights, out.m + row + r, out.l + row + r);
     if (poisoned) {
-      const Pages clean = without_masked_tokens<kBf16>(pages, job.vp, lo, hi, job.clean);
-      sums<kBf16>(1, weights, clean, job.vp, o + int64_t(r) * job.vp);
+      const Pages clean = without_masked_tokens<kType>(pages, job.vp, lo, hi, job.clean);
+      sums<kType>(1, weights, clean, job.vp, o + int64_t(r) * job.vp);
     }
   }
-  if (!poisoned) sums<kBf16>(count, job.weights, pages, job.vp, o);
+  if (!poisoned) sums<kType>(count, job.weights, pages, job.vp, o);
 }
 
-template <bool kBf16>
+template <KvDType kType>
 void segment_of_tile(const Job& job, int32_t segment, Partial out) {
   const int32_t begin = segment * kSegment, last_row = job.rows - 1;
   const int32_t lowest = job.first_key(0) - begin, end = job.position(last_row) + 1 - begin;
@@ -171,11 +206,11 @@ void segment_of_tile(const Job& job, int32_t segment, Partial out) {
   const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, job.kv_head, job.kp, job.vp,
                                  job.pages);
   const bool masked = job.position(0) + 1 - begin < last * kPage || job.first_key(last_row) - begin > first * kPage;
-  const bool poisoned = masked && job.args.cache.dtype != KvDType::INT8 && has_non_finite<kBf16>(pages, job.vp);
+  const bool poisoned = masked && job.args.cache.dtype != KvDType::INT8 && has_non_finite<kType>(pages, job.vp);
   const int32_t blocks = (job.rows + kRows - 1) / kRows;
   for (int32_t b = 0, row = 0; b < blocks; ++b) {
     const int count = (job.rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
-    rows_of_segment<kBf16>(job, pages, begin, poisoned, row, count, out);
+    rows_of_segment<kType>(job, pages, begin, poisoned, row, count, out);
     row += count;
   }
 }
@@ -221,18 +256,18 @@ inline void finish(const Job& job, Partial total) {
 
 // One part of one (tile, kv head). A part of a split tile leaves its segments in shared memory; the last to arrive
 // merges them all, in the same order as a worker that has the tile to itself.
-template <bool kBf16>
+template <KvDType kType>
 void run_part(const Job& job, const Problem& problem, int32_t part, char* total_memory, char* segment_memory) {
   const Tile& tile = job.tile;
   const int64_t stride = attention_plan::head_partials_bytes(problem, tile) / tile.segments;
   char* shared = job.args.shared + tile.partials + job.kv_head * stride * tile.segments;
   const Partial total = partial_at(total_memory, job.rows, job.vp);
-  load_queries<kBf16>(job);
+  load_queries<kType>(job);
   if (tile.parts == 1) {
     const Partial partial = partial_at(segment_memory, job.rows, job.vp);
     clear(total, job.rows, job.vp);
     for (int32_t s = 0; s < tile.segments; ++s) {
-      segment_of_tile<kBf16>(job, tile.segment + s, partial);
+      segment_of_tile<kType>(job, tile.segment + s, partial);
       merge(total, partial, job.rows, job.vp);
     }
     finish(job, total);
@@ -241,7 +276,7 @@ void run_part(const Job& job, const Problem& problem, int32_t part, char* total_
   const int32_t first = part * tile.part_segments;
   const int32_t last = first + tile.part_segments < tile.segments ? first + tile.part_segments : tile.segments;
   for (int32_t s = first; s < last; ++s)
-    segment_of_tile<kBf16>(job, tile.segment + s, partial_at(shared + s * stride, job.rows, job.vp));
+    segment_of_tile<kType>(job, tile.segment + s, partial_at(shared + s * stride, job.rows, job.vp));
   int32_t* arrived = reinterpret_cast<int32_t*>(job.args.shared) + tile.counter + job.kv_head;
   if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < tile.parts) return;
   __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);  // as the next op expects it
@@ -265,6 +300,11 @@ inline void attention_op(const AttentionArgs& args, const Step& step, Worker& wo
   plan::Tile tile;
   int32_t done = 0;  // units of the tiles before this one
   bool more = walk.next(tile);
+  auto* run = attention::run_part<KvDType::F32>;
+#if defined(FORNO_AVX512)
+  if (cache.dtype == KvDType::BF16) run = attention::run_part<KvDType::BF16>;
+  if (cache.dtype == KvDType::INT8) run = attention::run_part<KvDType::INT8>;
+#endif
   while (more) {
     const int32_t unit = __atomic_fetch_add(worker.ticket, 1, __ATOMIC_RELAXED);
     for (; more && unit - done >= tile.parts * args.kv_heads; more = walk.next(tile)) done += tile.parts * args.kv_heads;
@@ -273,10 +313,7 @@ inline void attention_op(const AttentionArgs& args, const Step& step, Worker& wo
     const attention::Job job{args, tile, kv_head, group, tile.tokens * group, kp, vp, memory + at.query,
                              memory + at.pages, memory + at.clean, reinterpret_cast<float*>(memory + at.scores),
                              memory + at.weights};
-    if (attention::kHasBf16 && cache.dtype != KvDType::F32)
-      attention::run_part<attention::kHasBf16>(job, problem, part, memory + at.total, memory + at.segment);
-    else
-      attention::run_part<false>(job, problem, part, memory + at.total, memory + at.segment);
+    run(job, problem, part, memory + at.total, memory + at.segment);
   }
 }
 

@@ -11,18 +11,25 @@ namespace attention {
 using attention_plan::kSegment;
 using attention_plan::kSegmentPages;
 
-// Rows per call and vectors of columns per pass, by the number of registers.
+// Rows per call, vectors of V's columns and pages of K per pass: as many accumulators as there are registers.
 #if defined(FORNO_AVX512)
-constexpr int kRows = 6, kColumns = 4;
-constexpr bool kHasBf16 = true;
+constexpr int kRows = 6, kColumns = 4, kScorePages = 2;
+constexpr bool kNative = true;  // multiplies cached types as they are; otherwise everything is widened to fp32
 #elif defined(FORNO_AVX2)
-constexpr int kRows = 3, kColumns = 2;
-constexpr bool kHasBf16 = false;
+constexpr int kRows = 3, kColumns = 2, kScorePages = 1;
+constexpr bool kNative = false;
 #else
-constexpr int kRows = 1, kColumns = 4;
-constexpr bool kHasBf16 = false;
+constexpr int kRows = 1, kColumns = 4, kScorePages = 1;
+constexpr bool kNative = false;
 #endif
 static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of kBlockRows rows");
+
+// Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
+#define FORNO_UNROLL _Pragma("GCC unroll 8")
+
+// Weights and V are multiplied as bf16 pairs for this type of computation (INT8 differs from BF16 in its scores only).
+template <KvDType kType>
+constexpr bool kPairs = kNative && kType != KvDType::F32;
 
 // K and V of a segment in the type that is computed with; [first, last) are the pages in use.
 struct Pages {
@@ -33,22 +40,22 @@ struct Pages {
   int first, last;
 };
 
-// scores[r][t] = sum over d of q[r][d] * K[d][t], fp32.
-template <int R>
-void scores_f32(const char* query, int64_t query_stride, const char* page, int dim, float* scores) {
-  const float* k = reinterpret_cast<const float*>(page);
+// scores[r][t] = sum over d of q[r][d] * K[d][t] for P pages from `page`, fp32.
+template <int R, int P>
+void scores_f32(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
   constexpr int kVectors = kPage / kLanes;
-  vf acc[R][kVectors] = {};
-  for (int d = 0; d < dim; ++d, k += kPage) {
+  vf acc[R][P * kVectors] = {};
+  for (int d = 0; d < dim; ++d) {
     vf q[R];
-    for (int r = 0; r < R; ++r) q[r] = vset(reinterpret_cast<const float*>(query + r * query_stride)[d]);
-    for (int i = 0; i < kVectors; ++i) {
-      const vf x = vload(k + i * kLanes);
-      for (int r = 0; r < R; ++r) acc[r][i] = vfma(q[r], x, acc[r][i]);
+    FORNO_UNROLL for (int r = 0; r < R; ++r) q[r] = vset(reinterpret_cast<const float*>(query + r * query_stride)[d]);
+    FORNO_UNROLL for (int i = 0; i < P * kVectors; ++i) {
+      const float* k = reinterpret_cast<const float*>(pages.k[page + i / kVectors]) + d * kPage;
+      const vf x = vload(k + i % kVectors * kLanes);
+      FORNO_UNROLL for (int r = 0; r < R; ++r) acc[r][i] = vfma(q[r], x, acc[r][i]);
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int i = 0; i < kVectors; ++i) vstore(scores + r * kSegment + i * kLanes, acc[r][i]);
+  FORNO_UNROLL for (int r = 0; r < R; ++r)
+    FORNO_UNROLL for (int i = 0; i < P * kVectors; ++i) vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
 }
 
 // out[r][c] = sum over t of weights[r][t] * V[t][c], fp32, for C vectors of columns from `column`.
@@ -59,14 +66,14 @@ void sums_f32(const char* weights, const Pages& pages, int v_stride, int column,
   for (int page = pages.first; page < pages.last; ++page) {
     const float* v = reinterpret_cast<const float*>(pages.v[page]) + column;
     for (int t = page * kPage; t < (page + 1) * kPage; ++t, v += v_stride) {
-      for (int c = 0; c < C; ++c) {
+      FORNO_UNROLL for (int c = 0; c < C; ++c) {
         const vf x = vload(v + c * kLanes);
-        for (int r = 0; r < R; ++r) acc[r][c] = vfma(vset(w[r * kSegment + t]), x, acc[r][c]);
+        FORNO_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = vfma(vset(w[r * kSegment + t]), x, acc[r][c]);
       }
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) vstore(out + r * out_stride + column + c * kLanes, acc[r][c]);
+  FORNO_UNROLL for (int r = 0; r < R; ++r)
+    FORNO_UNROLL for (int c = 0; c < C; ++c) vstore(out + r * out_stride + column + c * kLanes, acc[r][c]);
 }
 
 #if defined(FORNO_AVX512)
@@ -78,110 +85,134 @@ FORNO_INLINE __m512bh broadcast_pair(const void* p) {
 }
 
 // The same products on bf16 pairs with vdpbf16ps: pairs of d for scores, pairs of tokens for sums.
-template <int R>
-void scores_bf16(const char* query, int64_t query_stride, const char* page, int dim, float* scores) {
-  __m512 acc[R][2];
-  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
-  for (int d = 0; d < dim; d += 2, page += kPage * 4) {
-    const __m512bh k0 = pairs(page), k1 = pairs(page + 64);
-    for (int r = 0; r < R; ++r) {
+template <int R, int P>
+void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
+  vf acc[R][2 * P] = {};
+  for (int d = 0; d < dim; d += 2) {
+    __m512bh k[2 * P];
+    FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) k[i] = pairs(pages.k[page + i / 2] + d * kPage * 2 + i % 2 * 64);
+    FORNO_UNROLL for (int r = 0; r < R; ++r) {
       const __m512bh q = broadcast_pair(query + r * query_stride + d * 2);
-      acc[r][0] = _mm512_dpbf16_ps(acc[r][0], k0, q);
-      acc[r][1] = _mm512_dpbf16_ps(acc[r][1], k1, q);
+      FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) acc[r][i] = _mm512_dpbf16_ps(acc[r][i], k[i], q);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    _mm512_storeu_ps(scores + r * kSegment, acc[r][0]);
-    _mm512_storeu_ps(scores + r * kSegment + kLanes, acc[r][1]);
+  FORNO_UNROLL for (int r = 0; r < R; ++r)
+    FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
+}
+
+// A query as two signed digits, q = scale * (high + low / 128), which keeps 15 bits where one digit would keep 8; K is
+// unsigned with 128 for zero, so sums start at -128 * sum(digits).
+struct Int8Query { float scale; int32_t start_high, start_low; };  // lies behind the digits [dim] and [dim]
+
+template <int R>
+void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
+  vi high[R][2] = {}, low[R][2] = {};
+  const char* k = pages.k[page];
+  for (int d = 0; d < dim; d += 4, k += kPage * 4) {
+    const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
+    FORNO_UNROLL for (int r = 0; r < R; ++r) {
+      const __m512i h = (__m512i)broadcast_pair(query + r * query_stride + d);
+      const __m512i l = (__m512i)broadcast_pair(query + r * query_stride + dim + d);
+      high[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][0], k0, h);
+      high[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][1], k1, h);
+      low[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][0], k0, l);
+      low[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][1], k1, l);
+    }
+  }
+  FORNO_UNROLL for (int r = 0; r < R; ++r) {
+    Int8Query head;
+    std::memcpy(&head, query + r * query_stride + 2 * dim, sizeof head);
+    FORNO_UNROLL for (int i = 0; i < 2; ++i) {
+      const vi h = high[r][i] + head.start_high, l = low[r][i] + head.start_low;
+      vstore(scores + r * kSegment + page * kPage + i * kLanes, vfma(vfloat(h), vset(128.0f), vfloat(l)) * vset(head.scale));
+    }
   }
 }
 
 template <int R, int C>
 void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
-  __m512 acc[R][C];
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) acc[r][c] = _mm512_setzero_ps();
+  vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
     const char* v = pages.v[page] + column * 4;
     const char* w = weights + page * kPage * 2;
     for (int t = 0; t < kPage; t += 2, v += v_stride * 4, w += 4) {
       __m512bh x[C];
-      for (int c = 0; c < C; ++c) x[c] = pairs(v + c * 64);
-      for (int r = 0; r < R; ++r) {
+      FORNO_UNROLL for (int c = 0; c < C; ++c) x[c] = pairs(v + c * 64);
+      FORNO_UNROLL for (int r = 0; r < R; ++r) {
         const __m512bh p = broadcast_pair(w + r * kSegment * 2);
-        for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
+        FORNO_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
       }
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) _mm512_storeu_ps(out + r * out_stride + column + c * kLanes, acc[r][c]);
+  FORNO_UNROLL for (int r = 0; r < R; ++r)
+    FORNO_UNROLL for (int c = 0; c < C; ++c) vstore(out + r * out_stride + column + c * kLanes, acc[r][c]);
 }
 #endif
 
 // One entry per number of rows: the micro-kernels want it at compile time.
-using ScoresFn = void (*)(const char*, int64_t, const char*, int, float*);
+using ScoresFn = void (*)(const char*, int64_t, const Pages&, int, int, float*);
 using SumsFn = void (*)(const char*, const Pages&, int, int, float*, int64_t);
 
-template <bool kBf16, int R>
+template <KvDType kType, int R, int P>
 constexpr ScoresFn scores_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kBf16) return scores_bf16<R>;
+  if constexpr (kType == KvDType::BF16) return scores_bf16<R, P>;
+  if constexpr (kType == KvDType::INT8) return scores_int8<R>;
 #endif
-  return scores_f32<R>;
+  return scores_f32<R, P>;
 }
-template <bool kBf16, int R, int C>
+template <KvDType kType, int R, int C>
 constexpr SumsFn sums_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kBf16) return sums_bf16<R, C>;
+  if constexpr (kPairs<kType>) return sums_bf16<R, C>;
 #endif
   return sums_f32<R, C>;
 }
 
-template <bool kBf16>
-void scores(int rows, const char* query, int64_t query_stride, const char* page, int dim, float* out) {
-  static constexpr ScoresFn table[] = {
-      scores_for<kBf16, 1>(),
-#if defined(FORNO_AVX512) || defined(FORNO_AVX2)
-      scores_for<kBf16, 2>(), scores_for<kBf16, 3>(),
-#endif
 #if defined(FORNO_AVX512)
-      scores_for<kBf16, 4>(), scores_for<kBf16, 5>(), scores_for<kBf16, 6>(),
+#define FORNO_BY_ROWS(kernel, n) \
+  {kernel<kType, 1, n>(), kernel<kType, 2, n>(), kernel<kType, 3, n>(), \
+   kernel<kType, 4, n>(), kernel<kType, 5, n>(), kernel<kType, 6, n>()}
+#elif defined(FORNO_AVX2)
+#define FORNO_BY_ROWS(kernel, n) {kernel<kType, 1, n>(), kernel<kType, 2, n>(), kernel<kType, 3, n>()}
+#else
+#define FORNO_BY_ROWS(kernel, n) {kernel<kType, 1, n>()}
+#endif
+
+// Scores of all pages in use for `rows` rows.
+template <KvDType kType>
+void scores(int rows, const char* query, int64_t query_stride, const Pages& pages, int dim, float* out) {
+  static constexpr ScoresFn table[kScorePages][kRows] = {
+      FORNO_BY_ROWS(scores_for, 1),
+#if defined(FORNO_AVX512)
+      FORNO_BY_ROWS(scores_for, 2),
 #endif
   };
-  table[rows - 1](query, query_stride, page, dim, out);
-}
-
-template <bool kBf16, int C>
-SumsFn sums_of_columns(int rows) {
-  static constexpr SumsFn table[] = {
-      sums_for<kBf16, 1, C>(),
-#if defined(FORNO_AVX512) || defined(FORNO_AVX2)
-      sums_for<kBf16, 2, C>(), sums_for<kBf16, 3, C>(),
-#endif
-#if defined(FORNO_AVX512)
-      sums_for<kBf16, 4, C>(), sums_for<kBf16, 5, C>(), sums_for<kBf16, 6, C>(),
-#endif
-  };
-  return table[rows - 1];
-}
-
-template <bool kBf16>
-SumsFn sums_function(int rows, int columns) {
-#if !defined(FORNO_AVX2)
-  if (columns == 4) return sums_of_columns<kBf16, 4>(rows);
-  if (columns == 3) return sums_of_columns<kBf16, 3>(rows);
-#endif
-  return columns == 2 ? sums_of_columns<kBf16, 2>(rows) : sums_of_columns<kBf16, 1>(rows);
+  for (int page = pages.first; page < pages.last;) {
+    const int most = kType == KvDType::INT8 ? 1 : kScorePages;  // two digits already fill the registers
+    const int count = pages.last - page < most ? pages.last - page : most;
+    table[count - 1][rows - 1](query, query_stride, pages, page, dim, out);
+    page += count;
+  }
 }
 
 // All `v_stride` (padded) columns of out for `rows` rows.
-template <bool kBf16>
+template <KvDType kType>
 void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out) {
-  for (int column = 0; column < v_stride; column += kColumns * kLanes) {
-    const int left = (v_stride - column) / kLanes;
-    sums_function<kBf16>(rows, left < kColumns ? left : kColumns)(weights, pages, v_stride, column, out, v_stride);
+  static constexpr SumsFn table[kColumns][kRows] = {
+      FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2),
+#if !defined(FORNO_AVX2)
+      FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
+#endif
+  };
+  const int blocks = v_stride / kLanes;
+  for (int block = 0; block < blocks;) {
+    const int count = blocks - block < kColumns ? blocks - block : kColumns;
+    table[count - 1][rows - 1](weights, pages, v_stride, block * kLanes, out, v_stride);
+    block += count;
   }
 }
+#undef FORNO_BY_ROWS
 
 }  // namespace attention
 }  // namespace

@@ -29,14 +29,14 @@ constexpr Bf16OfInt make_bf16_of_int() {
 }
 constexpr Bf16OfInt kBf16OfInt = make_bf16_of_int();
 
-// [count][length][4] bytes -> [2 * count][length][2] bf16, after flipping the bits of `flip` in each byte.
-inline void unpack_bytes(const char* in, int count, int length, uint8_t flip, char* out) {
+// [count][length][4] bytes -> [2 * count][length][2] bf16.
+inline void unpack_bytes(const char* in, int count, int length, char* out) {
   const __m512i low0 = _mm512_load_si512(kBf16OfInt.low), low1 = _mm512_load_si512(kBf16OfInt.low + 64);
   const __m512i high0 = _mm512_load_si512(kBf16OfInt.high), high1 = _mm512_load_si512(kBf16OfInt.high + 64);
-  const __m512i sign = _mm512_set1_epi8(char(0x80)), flips = _mm512_set1_epi8(char(flip));
+  const __m512i sign = _mm512_set1_epi8(char(0x80));
   for (int i = 0; i < count; ++i, out += length * 8) {
     for (int j = 0; j < length; j += kLanes, in += 64) {
-      const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(in), flips), magnitude = _mm512_abs_epi8(x);
+      const __m512i x = _mm512_loadu_si512(in), magnitude = _mm512_abs_epi8(x);
       const __m512i low = _mm512_permutex2var_epi8(low0, magnitude, low1);
       __m512i high = _mm512_permutex2var_epi8(high0, magnitude, high1);
       high = _mm512_ternarylogic_epi32(high, x, sign, 0xF8);  // high | (x & sign)
@@ -82,12 +82,16 @@ inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t seg
     const char* page = page_of(cache, blocks, segment * kSegment + i * kPage, kv_head);
     pages.k[i] = page;
     pages.v[i] = page + cache.v_offset;
-    if (cache.dtype == KvDType::F32 || (cache.dtype == KvDType::BF16 && kHasBf16)) continue;
+    if (cache.dtype == KvDType::F32 || (cache.dtype == KvDType::BF16 && kNative)) continue;
     char* k = buffer + int64_t(i) * kPage * (kp + vp) * 4;
     char* v = k + int64_t(kPage) * kp * 4;
     if (cache.dtype == KvDType::INT8) {
+#if defined(FORNO_AVX512)
+      unpack_bytes(pages.v[i], kPage / 4, vp, v);
+#else
       unpack_bytes(pages.k[i], kp / 4, kPage, 0x80, k);
       unpack_bytes(pages.v[i], kPage / 4, vp, 0, v);
+#endif
       pages.k_scale[i] = reinterpret_cast<const float*>(page + cache.k_scale_offset);
       pages.v_scale[i] = reinterpret_cast<const float*>(page + cache.v_scale_offset);
     }
@@ -97,7 +101,7 @@ inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t seg
       unpack_pairs(pages.v[i], kPage / 2, vp, v);
     }
 #endif
-    pages.k[i] = k;
+    if (!kNative) pages.k[i] = k;
     pages.v[i] = v;
   }
   return pages;
@@ -105,33 +109,33 @@ inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t seg
 
 // Whether some value of V is infinite or NaN. A masked token has weight 0, but 0 times such a value is NaN: a block
 // may hold what an earlier owner, or a later token of this request, left there.
-template <bool kBf16>
+template <KvDType kType>
 bool has_non_finite(const Pages& pages, int vp) {
   const vi upper = vset_words(0x7f800000), lower = vset_words(0x7f80);
   vi found{};
   for (int page = pages.first; page < pages.last; ++page) {
-    const int bytes = kPage * vp * (kBf16 ? 2 : 4);
+    const int bytes = kPage * vp * (kPairs<kType> ? 2 : 4);
     for (int at = 0; at < bytes; at += kLanes * 4) {
       const vi b = vload_words(pages.v[page] + at);
       found |= (b & upper) == upper;
-      if (kBf16) found |= (b & lower) == lower;
+      if (kPairs<kType>) found |= (b & lower) == lower;
     }
   }
   return vmax_lane(found & 1) != 0;
 }
 
 // V with the tokens outside [lo, hi) set to zero, in `buffer` (kSegment * vp floats).
-template <bool kBf16>
+template <KvDType kType>
 Pages without_masked_tokens(const Pages& pages, int vp, int lo, int hi, char* buffer) {
   Pages clean = pages;
-  const int64_t bytes = int64_t(kPage) * vp * (kBf16 ? 2 : 4);
+  const int64_t bytes = int64_t(kPage) * vp * (kPairs<kType> ? 2 : 4);
   for (int page = pages.first; page < pages.last; ++page) {
     char* v = buffer + page * bytes;
     __builtin_memcpy(v, pages.v[page], size_t(bytes));
     for (int t = 0; t < kPage; ++t) {
       const int token = page * kPage + t;
       if (token >= lo && token < hi) continue;
-      if (!kBf16) __builtin_memset(v + int64_t(t) * vp * 4, 0, size_t(vp) * 4);
+      if (!kPairs<kType>) __builtin_memset(v + int64_t(t) * vp * 4, 0, size_t(vp) * 4);
       else for (int c = 0; c < vp; ++c) __builtin_memset(v + ((t / 2) * vp + c) * 4 + (t & 1) * 2, 0, 2);
     }
     clean.v[page] = v;

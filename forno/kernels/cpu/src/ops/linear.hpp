@@ -80,7 +80,8 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, float* sums
     tile.x_scale = scale0 + row * tile.stride;
     tile.sums = sums + (row - u.row0) * kPanel;
     Tiles::of(height)(tile);
-    if (last) finish_tile(args, *u.part, u.panel, u.column, u.columns, row, height, tile.sums);
+    if (last && args.silu_mul) finish_gate_up(args, *u.part, u.panel, row, height, tile.sums);
+    if (last && !args.silu_mul) finish_tile(args, *u.part, u.panel, u.column, u.columns, row, height, tile.sums);
     row += height;
   }
 }

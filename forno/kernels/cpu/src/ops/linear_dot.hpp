@@ -24,7 +24,7 @@ FORNO_INLINE vi broadcast_word(const void* p) {
 
 // dot[m][j] = sum over the group's weights of (code - zero) * x[m].
 // `part` is the group's index in its block; q is row 0's int8 of this block, other rows `stride` bytes apart;
-// sum[m] is the sum of x[m] over the group.
+// start[m * pitch] is -zero * the sum of x[m] over the group.
 template <class C, int R, int V>
 struct GroupDot {
   static constexpr int kSteps = C::kGroup / 4;
@@ -33,14 +33,13 @@ struct GroupDot {
 #if defined(FORNO_AVX512)
   // vpdpbusd: u8 codes x s8 activations into int32. Starting at -zero * sum makes the codes' offset free.
   static FORNO_INLINE void run(const uint8_t* block, int part, int column, const int8_t* q, int64_t stride,
-                               const int32_t* const (&sum)[R], Result& dot) {
+                               const int32_t* start, int pitch, Result& dot) {
     __m512i acc[R][V];
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m) {
-      vi start{};
-      if constexpr (C::kZero) start = broadcast_word(sum[m]) * -C::kZero;
+      const vi first = C::kZero ? broadcast_word(start + m * pitch) : vi{};
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) acc[m][j] = reinterpret_cast<__m512i>(start);
+      for (int j = 0; j < V; ++j) acc[m][j] = reinterpret_cast<__m512i>(first);
     }
 #pragma GCC unroll 8
     for (int s = 0; s < kSteps; ++s) {
@@ -69,14 +68,14 @@ struct GroupDot {
   static constexpr int kSafeSteps = kSigned ? 1 : C::kBits == 4 ? 8 : C::kBits == 5 ? 4 : 2;
 
   static FORNO_INLINE void run(const uint8_t* block, int part, int column, const int8_t* q, int64_t stride,
-                               const int32_t* const (&sum)[R], Result& dot) {
+                               const int32_t* start, int pitch, Result& dot) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i acc[R][V];
 #pragma GCC unroll 4
     for (int m = 0; m < R; ++m)
 #pragma GCC unroll 2
       for (int j = 0; j < V; ++j)
-        acc[m][j] = kSigned || !C::kZero ? _mm256_setzero_si256() : reinterpret_cast<__m256i>(broadcast_word(sum[m]) * -C::kZero);
+        acc[m][j] = kSigned || !C::kZero ? _mm256_setzero_si256() : reinterpret_cast<__m256i>(broadcast_word(start + m * pitch));
 #pragma GCC unroll 1
     for (int s = 0; s < kSteps; s += kSafeSteps) {
 #pragma GCC unroll 2
@@ -109,7 +108,7 @@ struct GroupDot {
 #else
   // Float products of small integers: every partial sum is below 2^24, so they are exact.
   static FORNO_INLINE void run(const uint8_t* block, int part, int column, const int8_t* q, int64_t stride,
-                               const int32_t* const (&)[R], Result& dot) {
+                               const int32_t*, int, Result& dot) {
     for (int m = 0; m < R; ++m)
       for (int j = 0; j < V; ++j) dot[m][j] = vf{};
     for (int s = 0; s < kSteps; ++s) {

@@ -5,60 +5,102 @@
 namespace forno {
 namespace {
 
-// 32 columns, of which `valid` exist; values beyond are computed on zeros and dropped, so that a tail's operations are
-// those of a full group.
-FORNO_INLINE void load_group(const float* source, int32_t valid, float* out) {
-  std::memset(out, 0, kGroup * sizeof(float));
-  std::memcpy(out, source, size_t(valid) * sizeof(float));
+// 32 columns of a row in registers: the unit of every step here, since s8 groups have 32 columns.
+struct Group {
+  static constexpr int kVectors = kGroup / kLanes;
+  vf v[kVectors];
+};
+
+FORNO_INLINE Group load_group(const float* p) {
+  Group g;
+#pragma GCC unroll 8
+  for (int i = 0; i < Group::kVectors; ++i) g.v[i] = vload(p + i * kLanes);
+  return g;
 }
 
-FORNO_INLINE void add_group(float* values, const float* source, int32_t valid) {
-  float tail[kGroup];
-  if (valid < kGroup) {
-    load_group(source, valid, tail);
-    source = tail;
-  }
-  for (int i = 0; i < kGroup; i += kLanes) vstore(values + i, vload(values + i) + vload(source + i));
+FORNO_INLINE void store_group(float* p, const Group& g) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Group::kVectors; ++i) vstore(p + i * kLanes, g.v[i]);
 }
 
-FORNO_INLINE void store_group(const View& out, int64_t row, int32_t column, const float* values, int32_t valid) {
-  if (out.dtype == DType::S8) {  // widths and columns are multiples of 32
-    const S8Row s8 = s8_row(out, row);
-    const int32_t g = column / kGroup;
-    quantize_group_s8(values, s8.q + column, s8.scale + g, s8.sum + g);
-    return;
-  }
+// The first `valid` columns; zeros beyond, so that a tail goes through the operations of a full group.
+FORNO_INLINE Group load_group(const float* p, int32_t valid) {
+  if (valid == kGroup) return load_group(p);
+  float padded[kGroup] = {};
+  std::memcpy(padded, p, size_t(valid) * sizeof(float));
+  return load_group(padded);
+}
+
+FORNO_INLINE Group add(const Group& a, const Group& b) {
+  Group sum;
+#pragma GCC unroll 8
+  for (int i = 0; i < Group::kVectors; ++i) sum.v[i] = a.v[i] + b.v[i];
+  return sum;
+}
+
+FORNO_INLINE Group silu_times(const Group& gate, const Group& up) {
+  Group out;
+#pragma GCC unroll 8
+  for (int i = 0; i < Group::kVectors; ++i) out.v[i] = vsilu(gate.v[i]) * up.v[i];
+  return out;
+}
+
+FORNO_INLINE void write_group(const View& out, int64_t row, int32_t column, const Group& g, int32_t valid) {
   char* p = out.data + row * out.stride;
-  if (out.dtype == DType::BF16)
-    round_row_bf16(values, valid, reinterpret_cast<uint16_t*>(p) + column);
-  else
+  if (out.dtype == DType::F32 && valid == kGroup) return store_group(reinterpret_cast<float*>(p) + column, g);
+  alignas(64) float values[kGroup];
+  store_group(values, g);
+  if (out.dtype == DType::F32) {
     std::memcpy(reinterpret_cast<float*>(p) + column, values, size_t(valid) * sizeof(float));
+  } else if (out.dtype == DType::BF16) {
+    round_row_bf16(values, valid, reinterpret_cast<uint16_t*>(p) + column);
+  } else {  // widths and columns are multiples of 32
+    const S8Row s8 = s8_row(out, row);
+    const int32_t group = column / kGroup;
+    quantize_group_s8(values, s8.q + column, s8.scale + group, s8.sum + group);
+  }
 }
 
-// sums [rows][64] hold columns [column, column + columns) of `panel`; `row0` is the first row in x.
+// Columns of a panel in groups of 32. sums [rows][64] belong to rows row0, row0 + 1, ... of x.
 void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t column, int32_t columns, int32_t row0,
                  int32_t rows, const float* sums) {
-  const int32_t outputs = args.silu_mul ? part.weight->n / 2 : part.weight->n;
+  for (int32_t c = column; c < column + columns; c += kGroup) {
+    const int32_t local = panel * kPanel + c;
+    const int32_t valid = part.weight->n - local < kGroup ? part.weight->n - local : kGroup;
+    if (valid <= 0) return;
+    const int32_t out_column = part.column + local;
+    const Group bias = part.bias ? load_group(part.bias + local, valid) : Group{};
+    for (int32_t m = 0; m < rows; ++m) {
+      const int64_t row = row0 + m;
+      Group g = load_group(sums + m * kPanel + c);
+      if (part.bias) g = add(g, bias);
+      if (args.residual.data) {
+        const char* residual = args.residual.data + row * args.residual.stride;
+        g = add(g, load_group(reinterpret_cast<const float*>(residual) + out_column, valid));
+      }
+      write_group(args.out, row - args.row_begin, out_column, g, valid);
+    }
+  }
+}
+
+// A whole interleaved panel: 32 columns of gate, 32 of up; so is its bias, padded.
+void finish_gate_up(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t row0, int32_t rows, const float* sums) {
+  const int32_t local = panel * kGroup, outputs = part.weight->n / 2;
+  const int32_t valid = outputs - local < kGroup ? outputs - local : kGroup;
+  const float* bias = part.bias ? part.bias + panel * kPanel : nullptr;
   for (int32_t m = 0; m < rows; ++m) {
     const int64_t row = row0 + m;
-    for (int32_t c = column; c < column + columns; c += args.silu_mul ? kPanel : kGroup) {
-      const int32_t local = args.silu_mul ? panel * kGroup : panel * kPanel + c;
-      const int32_t valid = outputs - local < kGroup ? outputs - local : kGroup;
-      if (valid <= 0) break;
-      alignas(64) float values[kPanel];
-      const int32_t width = args.silu_mul ? kPanel : kGroup;
-      std::memcpy(values, sums + m * kPanel + c, size_t(width) * sizeof(float));
-      if (part.bias) {
-        add_group(values, part.bias + panel * kPanel + c, args.silu_mul ? kGroup : valid);
-        if (args.silu_mul) add_group(values + kGroup, part.bias + panel * kPanel + kGroup, kGroup);
-      }
-      if (args.silu_mul)
-        for (int i = 0; i < kGroup; i += kLanes) vstore(values + i, vsilu(vload(values + i)) * vload(values + kGroup + i));
-      const int32_t out_column = part.column + local;
-      if (args.residual.data)
-        add_group(values, reinterpret_cast<const float*>(args.residual.data + row * args.residual.stride) + out_column, valid);
-      store_group(args.out, row - args.row_begin, out_column, values, valid);
+    Group gate = load_group(sums + m * kPanel), up = load_group(sums + m * kPanel + kGroup);
+    if (bias) {
+      gate = add(gate, load_group(bias));
+      up = add(up, load_group(bias + kGroup));
     }
+    Group g = silu_times(gate, up);
+    if (args.residual.data) {
+      const char* residual = args.residual.data + row * args.residual.stride;
+      g = add(g, load_group(reinterpret_cast<const float*>(residual) + part.column + local, valid));
+    }
+    write_group(args.out, row - args.row_begin, part.column + local, g, valid);
   }
 }
 

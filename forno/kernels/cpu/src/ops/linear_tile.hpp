@@ -36,42 +36,67 @@ FORNO_INLINE void prefetch_block(const uint8_t* p, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
 }
 
-// Sums of the 16-weight groups, for formats that scale each by itself: S8 rows hold sums of 32.
-template <int R>
-FORNO_INLINE void sum_halves(const int8_t* q, int64_t stride, int32_t (&sums)[2][R]) {
-  for (int m = 0; m < R; ++m)
-    for (int h = 0; h < 2; ++h) {
-      int32_t s = 0;
-      for (int i = 0; i < 16; ++i) s += q[m * stride + h * 16 + i];
-      sums[h][m] = s;
+// What a tile needs per row and block besides the codes, taken from the rows once per slice and laid at fixed
+// distances: where the integer sums start, scale_x, and sum_x * scale_x.
+template <class C, int R>
+struct RowTerms {
+  static constexpr int kParts = kBlock / C::kGroup;
+  static constexpr int kPitch = kSliceBlocks * kParts;  // between rows of start
+  alignas(64) int32_t start[R][kPitch];
+  alignas(64) float scale[R][kSliceBlocks];
+  alignas(64) float sum[C::kMin ? R : 1][kSliceBlocks];
+
+  FORNO_INLINE explicit RowTerms(const TileArgs& args) {
+    for (int m = 0; m < R; ++m) {
+      const char* scales = args.x_scale + m * args.stride;
+      const char* sums = scales + args.sum_offset;
+      for (int32_t b = 0; b < args.count; b += kLanes) {  // may read into the row's sums or padding; never used
+        const vf row_scale = vload(reinterpret_cast<const float*>(scales + 4 * b));
+        const vi row_sum = vload_words(sums + 4 * b);
+        vstore(&scale[m][b], row_scale);
+        if constexpr (kParts == 1) vstore_words(&start[m][b], row_sum * -C::kZero);
+        if constexpr (C::kMin) vstore(&sum[m][b], vfloat(row_sum) * row_scale);
+      }
+      if constexpr (kParts == 2) split_sums(args, m, sums);
     }
-}
+  }
+
+  // Rows hold sums of 32; formats that scale every 16 weights by themselves want sums of 16.
+  FORNO_INLINE void split_sums(const TileArgs& args, int m, const char* sums) {
+    const int8_t* q = reinterpret_cast<const int8_t*>(args.x) + m * args.stride;
+    for (int32_t b = 0; b < args.count; ++b, q += kBlock) {
+      int32_t both, first = 0;
+      std::memcpy(&both, sums + 4 * b, 4);
+      for (int i = 0; i < C::kGroup; ++i) first += q[i];
+      start[m][2 * b] = -C::kZero * first;
+      start[m][2 * b + 1] = -C::kZero * (both - first);
+    }
+  }
+};
 
 template <class C, int R, int V>
 void tile_blocks(const TileArgs& args) {
-  const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
-  const char* scale = args.x_scale;
-  const uint8_t* block = args.weights;
-  const uint8_t* header = block;
-  const int64_t stride = args.stride;
-  for (int32_t b = 0; b < args.count; ++b, q += kBlock, scale += 4, block += C::kBlockBytes) {
-    if (C::kHeaderBytes && b % kSuperBlocks == 0) {
-      header = block;
-      block += C::kHeaderBytes;
-    }
-    if constexpr (R <= kPrefetchRows) prefetch_block(block, C::kBlockBytes);
-    int32_t halves[2][R];
-    if constexpr (C::kGroup == 16) sum_halves<R>(q, stride, halves);
-    const int32_t* sum[R];
+  using Dot = GroupDot<C, R, V>;
+  const RowTerms<C, R> terms(args);
+  for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
+    const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
+    const uint8_t* block = args.weights;
+    const uint8_t* header = block;
+    vf total[R][V];
 #pragma GCC unroll 6
-    for (int m = 0; m < R; ++m) sum[m] = reinterpret_cast<const int32_t*>(scale + args.sum_offset + m * stride);
-    for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
+    for (int m = 0; m < R; ++m)
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) total[m][j] = vload(args.sums + m * kPanel + c + j * kLanes);
+    for (int32_t b = 0; b < args.count; ++b, q += kBlock, block += C::kBlockBytes) {
+      if (C::kHeaderBytes && b % kSuperBlocks == 0) {
+        header = block;
+        block += C::kHeaderBytes;
+      }
+      if constexpr (R <= kPrefetchRows) prefetch_block(block, C::kBlockBytes);
 #pragma GCC unroll 2
-      for (int part = 0; part < kBlock / C::kGroup; ++part) {
-        if constexpr (C::kGroup == 16)
-          for (int m = 0; m < R; ++m) sum[m] = &halves[part][m];
+      for (int part = 0; part < terms.kParts; ++part) {
         vf dot[R][V];
-        GroupDot<C, R, V>::run(block, part, c, q, stride, sum, dot);
+        Dot::run(block, part, c, q, args.stride, &terms.start[0][b * terms.kParts + part], terms.kPitch, dot);
 #pragma GCC unroll 4
         for (int j = 0; j < V; ++j) {
           const int column = c + j * kLanes;
@@ -80,14 +105,44 @@ void tile_blocks(const TileArgs& args) {
           if constexpr (C::kMin) minimum = C::minimum(block, header, column);
 #pragma GCC unroll 6
           for (int m = 0; m < R; ++m) {
-            const float x_scale = *reinterpret_cast<const float*>(scale + m * stride);
-            float* out = args.sums + m * kPanel + column;
-            vf total = vfma(dot[m][j], w_scale * x_scale, vload(out));
-            if constexpr (C::kMin) total = vfma(minimum, vset(float(*sum[m]) * x_scale), total);
-            vstore(out, total);
+            total[m][j] = vfma(dot[m][j], w_scale * terms.scale[m][b], total[m][j]);
+            if constexpr (C::kMin) total[m][j] = vfma(minimum, vset(terms.sum[m][b]), total[m][j]);
           }
         }
       }
+    }
+#pragma GCC unroll 6
+    for (int m = 0; m < R; ++m)
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) vstore(args.sums + m * kPanel + c + j * kLanes, total[m][j]);
+  }
+}
+
+// One weight of K, or one pair for bf16: adds w[columns] * x to the tile. `x` holds the row's float, or pair of bf16.
+template <Format F, int R, int V>
+FORNO_INLINE void add_products(const uint8_t* w, const uint32_t (&x)[R], vf (&acc)[R][V]) {
+  constexpr int kLaneBytes = F == Format::F16 ? 2 : 4;
+#pragma GCC unroll 4
+  for (int j = 0; j < V; ++j) {
+    const uint8_t* p = w + j * kLanes * kLaneBytes;
+    if constexpr (F == Format::BF16) {
+      const vi pair = vload_words(p);
+#pragma GCC unroll 6
+      for (int m = 0; m < R; ++m) {
+#if defined(FORNO_AVX512)
+        acc[m][j] = _mm512_dpbf16_ps(acc[m][j], reinterpret_cast<__m512bh>(pair), reinterpret_cast<__m512bh>(vset_words(int32_t(x[m]))));
+#else
+        acc[m][j] = vfma(reinterpret_cast<vf>(pair << 16), reinterpret_cast<vf>(vset_words(int32_t(x[m] << 16))), acc[m][j]);
+        acc[m][j] = vfma(reinterpret_cast<vf>(pair & int32_t(0xffff0000u)),
+                         reinterpret_cast<vf>(vset_words(int32_t(x[m] & 0xffff0000u))), acc[m][j]);
+#endif
+      }
+    } else {
+      vf weight;
+      if constexpr (F == Format::F16) weight = vload_f16(p);
+      else weight = vload(reinterpret_cast<const float*>(p));
+#pragma GCC unroll 6
+      for (int m = 0; m < R; ++m) acc[m][j] = vfma(weight, reinterpret_cast<vf>(vset_words(int32_t(x[m]))), acc[m][j]);
     }
   }
 }
@@ -96,45 +151,30 @@ void tile_blocks(const TileArgs& args) {
 template <Format F, int R, int V>
 void tile_floats(const TileArgs& args) {
   constexpr bool kPairs = F == Format::BF16;
-  constexpr int kLine = F == Format::F16 ? 2 * kPanel : 4 * kPanel;  // bytes per weight, or pair of weights, of K
-  const int32_t steps = kPairs ? (args.count + 1) / 2 : args.count;
+  constexpr int kLaneBytes = F == Format::F16 ? 2 : 4, kLine = kLaneBytes * kPanel;  // per weight, or pair of weights, of K
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     vf acc[R][V];
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m)
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) acc[m][j] = vload(args.sums + m * kPanel + c + j * kLanes);
-    const uint8_t* w = args.weights + c * (kLine / kPanel);
-    for (int32_t s = 0; s < steps; ++s, w += kLine) {
+    const uint8_t* w = args.weights + c * kLaneBytes;
+    const char* x = args.x;
+    uint32_t values[R];
+    for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
       if constexpr (R <= kPrefetchRows)
-        for (int j = 0; j < V * kLanes * kLine / kPanel; j += 64) __builtin_prefetch(w + kPrefetchBytes + j, 0, 3);
-      const bool last_odd = kPairs && 2 * s + 1 == args.count;  // the pair's second weight is padding; x has none
+        for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchBytes + j, 0, 3);
 #pragma GCC unroll 6
+      for (int m = 0; m < R; ++m) std::memcpy(&values[m], x + m * args.stride, 4);
+      add_products<F, R, V>(w, values, acc);
+    }
+    if (kPairs && args.count % 2) {  // the last pair's second weight is padding, and x has no second value
       for (int m = 0; m < R; ++m) {
-        const char* x = args.x + m * args.stride + 4 * s;  // 4 bytes: a float, or a pair of bf16
-        uint32_t bits = 0;
-        std::memcpy(&bits, x, last_odd ? 2 : 4);
-        float first, second = 0;
-        const uint32_t first_bits = kPairs ? bits << 16 : bits, second_bits = bits & 0xffff0000u;
-        std::memcpy(&first, &first_bits, 4);
-        if (kPairs) std::memcpy(&second, &second_bits, 4);
-#pragma GCC unroll 4
-        for (int j = 0; j < V; ++j) {
-          const uint8_t* p = w + j * kLanes * (kLine / kPanel);
-          if constexpr (F == Format::F32) acc[m][j] = vfma(vload(reinterpret_cast<const float*>(p)), vset(first), acc[m][j]);
-          if constexpr (F == Format::F16) acc[m][j] = vfma(vload_f16(p), vset(first), acc[m][j]);
-          if constexpr (F == Format::BF16) {
-            const vi pair = vload_words(p);
-#if defined(FORNO_AVX512)
-            acc[m][j] = _mm512_dpbf16_ps(acc[m][j], reinterpret_cast<__m512bh>(pair),
-                                         reinterpret_cast<__m512bh>(vset_words(int32_t(bits))));
-#else
-            acc[m][j] = vfma(reinterpret_cast<vf>(pair << 16), vset(first), acc[m][j]);
-            acc[m][j] = vfma(reinterpret_cast<vf>(pair & int32_t(0xffff0000u)), vset(second), acc[m][j]);
-#endif
-          }
-        }
+        uint16_t last;
+        std::memcpy(&last, x + m * args.stride, 2);
+        values[m] = last;
       }
+      add_products<F, R, V>(w, values, acc);
     }
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m)
@@ -151,10 +191,10 @@ struct BlockTiles {
                                        tile_blocks<C, 1, V>,
                                        tile_blocks<C, 2, V>,
                                        tile_blocks<C, 3, V>,
-                                       tile_blocks<C, 4, V>,
+                                       tile_blocks<C, 4, 2>,
 #if defined(FORNO_AVX512)
-                                       tile_blocks<C, 5, V>,
-                                       tile_blocks<C, 6, V>
+                                       tile_blocks<C, 5, 2>,
+                                       tile_blocks<C, 6, 2>
 #endif
     };
     return table[rows];
