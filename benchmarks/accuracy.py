@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.measure import machine, progress, table
 from benchmarks.peers import llamacpp
 from benchmarks.scores import Estimate, Scores, score, windows
+from forno import _native
 from forno.config import DEFAULT_MODEL
 from forno.engine.build import engine_config
 from forno.kernels.cpu import cpuinfo
@@ -32,7 +33,7 @@ from forno.loader.sources import resolve
 from forno.models import build_program
 from forno.request import Request, Row, SamplingParams, StepPlan
 from forno.runner.batch import Resident, build_batch
-from forno.runner.cpu import CpuRunner, available_isas
+from forno.runner.cpu import CpuRunner
 from forno.text import load_tokenizer
 
 DEFINITION = "fp32"
@@ -123,7 +124,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for name, flash in PEERS.items():
         logits = peer.logits(path, tokens, window, cpuinfo.usable_threads(), flash=flash)
         found[name] = scored(name, logits)
-    for name, chosen in variants(options.isas.split(",") if options.isas else available_isas()).items():
+    for name, chosen in variants(options.isas.split(",") if options.isas else _native.available_isas()).items():
         found[name] = scored(name, forno_logits(checkpoint, tokens, window, **chosen))
     print(f"{len(tokens)} tokens of Python's help topics in windows of {window}; {checkpoint.name}\n")
     print(absolute(found))
