@@ -38,8 +38,12 @@ from forno.text import load_tokenizer
 
 DEFINITION = "fp32"
 BLOCK_SIZE = 32
-PEERS = {"llama.cpp, fa on": True, "llama.cpp, fa off": False}
-"""Name to whether flash attention is on. ``auto``, llama.cpp's default, means on here."""
+PEERS = {
+    "llama.cpp, fa on": (True, "f16"),
+    "llama.cpp, fa off": (False, "f16"),
+    "llama.cpp, fa on, q8_0 KV": (True, "q8_0"),
+}
+"""Name to whether flash attention is on (``auto``, llama.cpp's default, means on here) and the type of its cache."""
 
 
 def text_tokens(checkpoint: Checkpoint, count: int) -> np.ndarray:
@@ -121,9 +125,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         return score(definition(), logits, tokens, window)
 
     found = {DEFINITION: scored(DEFINITION, definition())}
-    for name, flash in PEERS.items():
-        logits = peer.logits(path, tokens, window, cpuinfo.usable_threads(), flash=flash)
-        found[name] = scored(name, logits)
+    for name, (flash, kv) in PEERS.items():
+        found[name] = scored(name, peer.logits(path, tokens, window, cpuinfo.usable_threads(), flash=flash, kv=kv))
     for name, chosen in variants(options.isas.split(",") if options.isas else _native.available_isas()).items():
         found[name] = scored(name, forno_logits(checkpoint, tokens, window, **chosen))
     print(f"{len(tokens)} tokens of Python's help topics in windows of {window}; {checkpoint.name}\n")

@@ -1,4 +1,4 @@
-// dump_logits MODEL WINDOW THREADS FLASH_ATTENTION(0|1) KV(f16|f32) < tokens (int32) > logits (float32)
+// dump_logits MODEL WINDOW THREADS FLASH_ATTENTION(0|1) KV(f16|f32|q8_0) < tokens (int32) > logits (float32)
 //
 // llama.cpp's raw logits at every position, row after row. The tokens are cut into windows of WINDOW; each starts from an
 // empty cache and, where the model asks for one, with a BOS token in front, whose row is left out. A window is one batch.
@@ -27,13 +27,19 @@ std::vector<llama_token> read_tokens(int32_t vocab) {
   return tokens;
 }
 
-llama_context* make_context(llama_model* model, int32_t window, int32_t threads, bool flash, bool f32_cache) {
+ggml_type cache_type(const std::string& name) {
+  for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_Q8_0})
+    if (name == ggml_type_name(type)) return type;
+  fail("KV must be f16, f32 or q8_0");
+}
+
+llama_context* make_context(llama_model* model, int32_t window, int32_t threads, bool flash, ggml_type kv) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = params.n_batch = params.n_ubatch = window;
   params.n_seq_max = 1;
   params.n_threads = params.n_threads_batch = threads;
   params.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  if (f32_cache) params.type_k = params.type_v = GGML_TYPE_F32;
+  params.type_k = params.type_v = kv;
   llama_context* context = llama_init_from_model(model, params);
   if (!context) fail("the context cannot be made");
   return context;
@@ -61,7 +67,7 @@ void dump(llama_context* context, const std::vector<llama_token>& tokens, int32_
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) fail("usage: dump_logits MODEL WINDOW THREADS FLASH_ATTENTION(0|1) KV(f16|f32) < tokens > logits");
+  if (argc != 6) fail("usage: dump_logits MODEL WINDOW THREADS FLASH_ATTENTION(0|1) KV(f16|f32|q8_0) < tokens > logits");
   const int32_t window = std::atoi(argv[2]), threads = std::atoi(argv[3]);
   if (window < 1 || threads < 1) fail("WINDOW and THREADS must be at least 1");
   llama_backend_init();
@@ -71,7 +77,7 @@ int main(int argc, char** argv) {
   if (!model) fail("the model cannot be loaded");
   const llama_vocab* words = llama_model_get_vocab(model);
   const int32_t vocab = llama_vocab_n_tokens(words), skip = llama_vocab_get_add_bos(words) ? 1 : 0;
-  llama_context* context = make_context(model, window + skip, threads, argv[4][0] == '1', std::string(argv[5]) == "f32");
+  llama_context* context = make_context(model, window + skip, threads, argv[4][0] == '1', cache_type(argv[5]));
 
   const std::vector<llama_token> tokens = read_tokens(vocab);
   for (size_t begin = 0; begin < tokens.size(); begin += window) {
