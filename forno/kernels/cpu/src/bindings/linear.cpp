@@ -266,7 +266,8 @@ nb::tuple time_linear(const Floats2& x, const std::vector<const PackedMatrix*>& 
   for (const PackedMatrix* m : matrices)
     calls.push_back(std::make_unique<LinearCall>(kernels, x, std::vector<const PackedMatrix*>{m}, m->interleaved, DType::F32, 0, 0));
   const DType dtype = activation_dtype(matrices.at(0)->format);
-  const PeakUnit unit = dtype == DType::S8 ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  PeakUnit unit = dtype == DType::S8 ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  if (!kernels.peak(unit, 1)) unit = PeakUnit::FP32;  // what the kernels fall back to
   double best = 1e30, ceiling = 0;
   {
     nb::gil_scoped_release release;
