@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,21 @@ sanitize: build ## Run the native tests under sanitizers
 	$(BIN)/cmake --build build/sanitize
 	LD_PRELOAD="$(ASAN)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
 	  $(BIN)/python -m pytest --native $$(ls build/sanitize/_native*.so) tests/kernels tests/runner
+
+# Measurements (benchmarks/BENCHMARKS.md); flags of each script in ARGS. Peers live outside the repository.
+bench: build ## Measure prefill and decode next to what the machine allows
+	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
+
+bench-llamacpp: build ## Compare with llama.cpp built natively, in one run (10 minutes; the first time builds it)
+	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
+
+bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
+	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
+
+bench-kernels: build ## Measure single kernels against their ceilings
+	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist
