@@ -80,10 +80,12 @@ class Running:
         return joined(chunks)
 
     @contextmanager
-    def streaming(self, path: str = "/v1/completions", **body: Any) -> Iterator[Iterator[str]]:
+    def streaming(
+        self, path: str = "/v1/completions", headers: dict[str, str] | None = None, **body: Any
+    ) -> Iterator[Iterator[str]]:
         """Lines of a stream whose first event has come; leaving closes the connection."""
         body = {"model": self.model, "stream": True, **({"prompt": "the"} if path == "/v1/completions" else {}), **body}
-        with self.http.stream("POST", path, json=body) as response:
+        with self.http.stream("POST", path, json=body, headers=headers) as response:
             assert response.status_code == 200, response.read()
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")
