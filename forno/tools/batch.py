@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.concurrency < 0:
         raise ConfigError(f"--concurrency must not be negative, got {args.concurrency}")
     config = engine_config(args)
-    config = replace(config, scheduler=replace(config.scheduler, **dict.fromkeys(QUEUE_OPTIONS, 0)))
+    config = replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=0, max_num_queued_tokens=0))
     lines = read_lines(Path(args.input))
     output = Path(args.output)
     if output.exists() and output.samefile(args.input):
@@ -122,7 +122,7 @@ def read_lines(path: Path) -> list[Line]:
 
 def finished_ids(path: Path) -> set[str]:
     """Ids of the whole lines in an output file; what a kill left after the last whole line is cut off the file."""
-    if not path.exists():
+    if not path.is_file():  # not there yet, or something like /dev/stdout
         return set()
     found: set[str] = set()
     good = 0
@@ -177,7 +177,8 @@ async def _run_all(config: EngineConfig, todo: list[Line], path: Path, width: in
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(width, len(todo))):
                     group.create_task(worker())
-            os.fsync(file.fileno())
+            if path.is_file():
+                os.fsync(file.fileno())
     except* OSError as group:
         error: Any = group.exceptions[0]
         while isinstance(error, BaseExceptionGroup):

@@ -175,30 +175,31 @@ def _chat(session: Session, system: str) -> int:
     while True:
         try:
             line = input("> ").strip()
+            if line in ("/exit", "/quit"):
+                return 0
+            messages = _turn(session, messages, line)
         except EOFError:
             print(file=sys.stderr)
             return 0
         except KeyboardInterrupt:
             print("\n(Ctrl-D leaves)", file=sys.stderr)
-            continue
-        if line in ("/exit", "/quit"):
-            return 0
-        if line == "/clear":
-            messages = [m for m in messages if m["role"] == "system"]
-        elif line.startswith("/system"):
-            messages = _system(line.removeprefix("/system").strip())
-        elif line.startswith("/"):
-            print(HELP, file=sys.stderr)
-        elif line:
-            _turn(session, messages, line)
 
 
-def _turn(session: Session, messages: list[dict[str, str]], line: str) -> None:
-    messages.append({"role": "user", "content": line})
+def _turn(session: Session, messages: list[dict[str, str]], line: str) -> list[dict[str, str]]:
+    """Do what a line says; returns the conversation after it."""
+    if line == "/clear":
+        return [m for m in messages if m["role"] == "system"]
+    if line.split(maxsplit=1)[:1] == ["/system"]:
+        return _system(line.removeprefix("/system").strip())
+    if line.startswith("/"):
+        print(HELP, file=sys.stderr)
+        return messages
+    if not line:
+        return messages
+    asked = [*messages, {"role": "user", "content": line}]
     try:
-        text = _speak(session, _encode(session, messages))
+        text = _speak(session, _encode(session, asked))
     except FornoError as error:
         print(f"{error}\n(/clear forgets the conversation)", file=sys.stderr)
-        messages.pop()
-        return
-    messages.append({"role": "assistant", "content": text})
+        return messages
+    return [*asked, {"role": "assistant", "content": text}]
