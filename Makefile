@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test lint types sanitize clean
+.PHONY: help serve build test lint types sanitize lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,17 @@ sanitize: build ## Run the native tests under sanitizers
 	$(BIN)/cmake --build build/sanitize
 	LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
 	  $(BIN)/python -m pytest --native $$(ls build/sanitize/_native*.so) tests/kernels tests/runner
+
+# Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
+LM_EVAL := .venv-lm-eval/bin
+$(LM_EVAL)/lm_eval:
+	$(PYTHON) -m venv .venv-lm-eval
+	$(LM_EVAL)/python -m pip install -q "lm_eval[api]>=0.4.9"
+
+lm-eval: $(LM_EVAL)/lm_eval ## Run a small lm-eval task against the server on PORT
+	HF_DATASETS_OFFLINE=1 $(LM_EVAL)/lm_eval run --model local-completions --include_path benchmarks/lm_eval \
+	  --tasks common_sense,finish --batch_size 5 \
+	  --model_args model=$(MODEL),base_url=http://127.0.0.1:$(PORT)/v1/completions,tokenizer_backend=remote,num_concurrent=4
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist

@@ -360,6 +360,16 @@ class DetokenizeResponse(Out, kw_only=True):
     prompt: str
 
 
+class TokenizerInfo(Out, kw_only=True):
+    """What evaluation harnesses need to tokenize and to write prompts themselves, by Hugging Face's names."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str
+
+
 class Version(Out, kw_only=True):
     version: str
 

@@ -116,12 +116,17 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def running(
-    model: Path, scheduler: SchedulerConfig | None = None, keys: tuple[bytes, ...] = (), blocks: int = 1200, **server: Any
+    model: Path,
+    scheduler: SchedulerConfig | None = None,
+    keys: tuple[bytes, ...] = (),
+    blocks: int = 1200,
+    threads: int = 1,
+    **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
     config = EngineConfig(
         model=ModelConfig(model=str(model)),
-        cpu=CpuConfig(threads=1),
+        cpu=CpuConfig(threads=threads),
         cache=CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
     )
