@@ -64,7 +64,7 @@ def _prompt(serving: Serving, body: wire.ChatRequest, tools: list[Any] | None) -
     if taken := TEMPLATE_ARGUMENTS & extra.keys():
         raise RequestError(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", "chat_template_kwargs")
     text = serving.template.render(messages, shown, add_generation_prompt=True, **extra)
-    return serving.tokenizer.encode(text, add_special_tokens=False)
+    return convert.encode(serving, text, "messages", add_special_tokens=False)
 
 
 def _constraint(

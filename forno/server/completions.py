@@ -77,7 +77,7 @@ def _split(prompt: Any) -> list[str | list[int]]:
 
 
 def _prompt(serving: Serving, body: wire.CompletionRequest, prompt: str | list[int]) -> Prompt:
-    ids = serving.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = convert.encode(serving, prompt, "prompt") if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise RequestError("the prompt is empty: it must hold at least one token", "prompt")
     bad = next((i for i in ids if i >= serving.tokenizer.vocab_size), None)

@@ -32,6 +32,14 @@ async def off_loop(elsewhere: bool, function: Callable[..., T], *args: Any) -> T
     return await asyncio.to_thread(function, *args) if elsewhere else function(*args)
 
 
+def encode(serving: Serving, text: str, field: str, add_special_tokens: bool = True) -> list[int]:
+    """Token ids. A text that cannot fit is refused without the seconds that encoding megabytes takes."""
+    least, limit = serving.tokenizer.least_tokens(text), serving.max_model_len
+    if least > limit:
+        raise PromptTooLongError(f"the prompt has more than {least} tokens, but the context holds {limit}: shorten it", field)
+    return serving.tokenizer.encode(text, add_special_tokens)
+
+
 def message_dicts(messages: Sequence[wire.Message]) -> list[dict[str, Any]]:
     """Messages as templates expect them: plain dicts without the fields that were not sent."""
     return [{k: v for k, v in msgspec.to_builtins(m).items() if v is not None} for m in messages]

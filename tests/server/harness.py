@@ -104,7 +104,7 @@ class Running:
         self.server.handle_exit(signal.SIGTERM, None)
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Wait for what another thread is about to do. The limit is only for a test that fails."""
     end = time.monotonic() + seconds
     while not condition():

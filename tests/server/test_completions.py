@@ -9,6 +9,7 @@ import pytest
 
 from tests.server.harness import CONTEXT, Running
 
+LONG_MESSAGE = [{"role": "user", "content": "word " * 100_000}]
 SAME: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "sampled": {"seed": 3},
@@ -117,6 +118,17 @@ def test_too_long_names_both_lengths(server: Running, options: dict[str, Any]) -
     assert error["code"] == "context_length_exceeded"
     assert str(len(options["prompt"])) in error["message"]
     assert str(CONTEXT) in error["message"]
+
+
+def test_a_text_that_cannot_fit_is_not_even_encoded(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(server.serving.tokenizer), "encode", None)
+    for path, body in (
+        ("/v1/completions", {"prompt": "word " * 100_000}),
+        ("/v1/chat/completions", {"messages": LONG_MESSAGE}),
+    ):
+        response = server.post(path, body)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(

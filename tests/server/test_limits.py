@@ -87,7 +87,7 @@ def test_a_huge_body_is_refused_as_it_arrives(locked: Running) -> None:
 
 
 def test_a_body_of_just_the_limit_is_read(locked: Running) -> None:
-    body = b'{"prompt": "a", "max_tokens": 1}'
+    body = b'{"model": "tiny", "prompt": "a", "max_tokens": 1}'
     for content in (body + b" " * (LIMIT - len(body)), iter([body, b" " * (LIMIT - len(body))])):
         assert locked.http.post("/v1/completions", content=content, headers=HEADERS).status_code == 200
 

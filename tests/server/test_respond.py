@@ -48,7 +48,7 @@ def test_leaving_before_the_answer_frees_its_blocks(server: Running, path: str) 
     """No stream, so nothing is ever written that could fail: the server must notice by itself."""
     aborted = server.stats().finished[FinishReason.ABORT]
     body = {"messages": USER, **LONG} if path == CHAT else {"prompt": "the", **LONG, "n": 2}
-    raw = server.http.build_request("POST", path, json=body)
+    raw = server.http.build_request("POST", path, json={"model": server.model, **body})
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw.content)}\r\n\r\n".encode()
     host, port = server.http.base_url.host, server.http.base_url.port
     with socket.create_connection((host, port)) as connection:
