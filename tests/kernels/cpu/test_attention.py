@@ -167,7 +167,7 @@ def test_bits_do_not_depend_on_company(
     done = [0] * len(sequences)
     while any(d < s.length for d, s in zip(done, sequences, strict=True)):  # random chunks, random batch-mates
         order = data.draw(st.permutations(range(len(sequences))))
-        spans = []
+        spans: list[tuple[int, int, int]] = []
         for i in order:
             left = sequences[i].length - done[i]
             if left and (not spans or data.draw(st.booleans())):

@@ -5,6 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -39,8 +43,13 @@ struct FreeAligned {
 using Memory = std::unique_ptr<char, FreeAligned>;
 
 Memory aligned(size_t bytes) {
-  char* p = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096));
+  constexpr size_t huge = size_t(2) << 20;
+  const size_t unit = bytes >= huge ? huge : 4096, rounded = (bytes + unit - 1) / unit * unit + unit;
+  char* p = static_cast<char*>(std::aligned_alloc(unit, rounded));
   if (p == nullptr) throw std::bad_alloc();
+#if defined(__linux__)
+  if (unit == huge) madvise(p, rounded, MADV_HUGEPAGE);  // scattered blocks miss the TLB at 4 KiB
+#endif
   std::memset(p, 0, bytes);
   return Memory(p);
 }
@@ -190,9 +199,10 @@ class PagedKv {
     const size_t heads = size_t(cache_.kv_heads), dim = size_t(part ? cache_.v_dim : cache_.k_dim);
     auto* out = new float[size_t(count) * heads * dim + 1];
     nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    float* next = out;
     for (int32_t t = 0; t < count; ++t)
-      for (size_t h = 0; h < heads; ++h)
-        for (size_t d = 0; d < dim; ++d) out[(size_t(t) * heads + h) * dim + d] = element(blocks, t, int32_t(h), int32_t(d), part);
+      for (int32_t h = 0; h < cache_.kv_heads; ++h)
+        for (int32_t d = 0; d < int32_t(dim); ++d) *next++ = element(blocks, t, h, d, part);
     return {out, {size_t(count), heads, dim}, owner};
   }
 
@@ -206,20 +216,23 @@ class PagedKv {
 
   // Written from the layout in types.hpp, not from the kernels, so that a test of one tests the other.
   float element(const std::vector<int32_t>& blocks, int32_t token, int32_t head, int32_t d, int32_t part) const {
-    const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size, t = in_block % kPage;
-    const char* page = cache_.base + block * cache_.block_stride + head * cache_.head_stride + in_block / kPage * cache_.page_stride;
+    const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size;
+    const char* page = cache_.base + block * cache_.block_stride + head * cache_.head_stride;
+    page += in_block / kPage * cache_.page_stride;
     const char* p = page + (part ? cache_.v_offset : 0);
-    const int64_t vp = (cache_.v_dim + 15) / 16 * 16;
-    if (cache_.dtype == KvDType::F32) return at<float>(p, part ? t * vp + d : d * kPage + t);
+    const int64_t t = in_block % kPage, vp = (cache_.v_dim + 15) / 16 * 16;
+    // Elements of K lie [d / per][t][d % per], of V [t / per][d][t % per], `per` of them to a dword.
+    const int64_t per = cache_.dtype == KvDType::F32 ? 1 : cache_.dtype == KvDType::BF16 ? 2 : 4;
+    const int64_t index = part ? (t / per * vp + d) * per + t % per : (d / per * kPage + t) * per + d % per;
+    if (cache_.dtype == KvDType::F32) return at<float>(p, index);
     if (cache_.dtype == KvDType::BF16) {
-      const uint32_t bits = uint32_t(at<uint16_t>(p, part ? (t / 2 * vp + d) * 2 + t % 2 : (d / 2 * kPage + t) * 2 + d % 2)) << 16;
+      const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
       float v;
       std::memcpy(&v, &bits, 4);
       return v;
     }
     const float scale = at<float>(page + (part ? cache_.v_scale_offset : cache_.k_scale_offset), t);
-    const int32_t q = part ? at<int8_t>(p, (t / 4 * vp + d) * 4 + t % 4) : at<uint8_t>(p, (d / 4 * kPage + t) * 4 + d % 4) - 128;
-    return scale * float(q);
+    return scale * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
   }
 
   KvCache cache_;
@@ -356,7 +369,8 @@ Bytes gather(const std::string& isa, int32_t threads, FloatMatrix x, const std::
 void check_angles(const FloatMatrix& cos_sin, const Step& step, int32_t head_dim) {
   const int32_t rope_dim = int32_t(cos_sin.shape(1));
   require(rope_dim % 2 == 0 && rope_dim <= head_dim, "cos_sin has the wrong width");
-  for (int32_t i = 0; i < step.num_rows; ++i) require(step.positions[i] < int32_t(cos_sin.shape(0)), "cos_sin has too few rows");
+  for (int32_t i = 0; i < step.num_rows; ++i)
+    require(step.positions[i] < int32_t(cos_sin.shape(0)), "cos_sin has too few rows");
 }
 
 Bytes rope(const std::string& isa, int32_t threads, const std::vector<SpanTuple>& spans, FloatMatrix x, int32_t heads,
@@ -372,8 +386,8 @@ Bytes rope(const std::string& isa, int32_t threads, const std::vector<SpanTuple>
   return out.array();
 }
 
-Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix x,
-                  int32_t heads, FloatMatrix cos_sin, FloatVector q_norm, FloatVector k_norm, float eps) {
+Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans,
+                  FloatMatrix x, int32_t heads, FloatMatrix cos_sin, FloatVector q_norm, FloatVector k_norm, float eps) {
   const StepData data(spans);
   kv.check(data);
   const KvCache& cache = kv.cache();
@@ -381,7 +395,8 @@ Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, co
   require(cache.v_dim == dim && int32_t(x.shape(1)) == (heads + 2 * cache.kv_heads) * dim, "x has the wrong width");
   require(int32_t(x.shape(0)) == data.step.num_rows, "x needs one row per token");
   check_angles(cos_sin, data.step, dim);
-  for (const FloatVector& norm : {q_norm, k_norm}) require(norm.shape(0) == 0 || int32_t(norm.shape(0)) == dim, "bad norm length");
+  for (const FloatVector& norm : {q_norm, k_norm})
+    require(norm.shape(0) == 0 || int32_t(norm.shape(0)) == dim, "bad norm length");
   const Output2d out(x.shape(0), heads * dim, DType::F32);
   const QkvPrepareArgs args{input(x), out.view, cache, heads, cache.kv_heads, dim, int32_t(cos_sin.shape(1)), cos_sin.data(),
                             q_norm.shape(0) ? q_norm.data() : nullptr, k_norm.shape(0) ? k_norm.data() : nullptr, eps};

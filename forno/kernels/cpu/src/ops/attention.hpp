@@ -6,14 +6,13 @@
 // depends on its query, its position and the keys it may see, and on nothing else: see attention_plan.hpp.
 #pragma once
 #include "attention_pages.hpp"
-#include "elementwise.hpp"
+#include "attention_query.hpp"
 
 namespace forno {
 namespace {
 namespace attention {
 
 using attention_plan::Problem;
-using attention_plan::Tile;
 using attention_plan::TileWalk;
 
 // The maximum of no scores: finite, so that empty minus empty is 0 and not NaN.
@@ -28,77 +27,6 @@ FORNO_INLINE Partial partial_at(char* memory, int64_t rows, int64_t vp) {
   float* o = reinterpret_cast<float*>(memory);
   float* m = o + rows * vp;
   return {o, m, m + attention_plan::round_up(rows, 16)};
-}
-
-// Everything one (tile, kv head) needs.
-struct Job {
-  const AttentionArgs& args;
-  const Tile& tile;
-  int32_t kv_head, group, rows;
-  int kp, vp;               // padded head dims
-  char *query, *pages, *clean;
-  float* scores;
-  char* weights;
-
-  int32_t position(int32_t row) const { return tile.span->start + tile.token + row / group; }
-  int32_t first_key(int32_t row) const {
-    const int32_t end = position(row) + 1;
-    return args.window > 0 && end > args.window ? end - args.window : 0;
-  }
-};
-
-// One query of `dim` values as the micro-kernels of a type read it, in kp * 4 bytes: fp32, bf16, or two int8 digits.
-template <KvDType kType>
-FORNO_INLINE void store_query(const float* q, int dim, int kp, vf scale, char* out) {
-  for (int d = 0; d < kp; d += kLanes) {
-    const vf v = vload(q + d, dim - d) * scale;
-    if (kPairs<kType>) vstore_bf16(reinterpret_cast<uint16_t*>(out) + d, v);
-    else vstore(reinterpret_cast<float*>(out) + d, v);
-  }
-}
-
-#if defined(FORNO_AVX512)
-template <>
-FORNO_INLINE void store_query<KvDType::INT8>(const float* q, int dim, int kp, vf scale, char* out) {
-  vi bits{};
-  for (int d = 0; d < kp; d += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(q + d, dim - d) * scale)));
-  const int32_t top = vmax_lane(bits);
-  float amax;
-  std::memcpy(&amax, &top, 4);
-  const bool finite = top < 0x7f800000, tiny = amax < 0x1p-100f;  // a NaN scale makes every score NaN
-  const vf inverse = vset(!finite || tiny ? 0.0f : 127.0f / amax);
-  vi high_sum{}, low_sum{};
-  for (int d = 0; d < kp; d += kLanes) {
-    const vf v = finite ? vload(q + d, dim - d) * scale * inverse : vf{};
-    const vf high = vround(v);
-    const vi high_digit = vround_words(high), low_digit = vround_words((v - high) * vset(128.0f));
-    vstore_s8(reinterpret_cast<int8_t*>(out) + d, high_digit);
-    vstore_s8(reinterpret_cast<int8_t*>(out) + kp + d, low_digit);
-    high_sum += high_digit;
-    low_sum += low_digit;
-  }
-  const float unit = finite ? amax / (127.0f * 128.0f) : __builtin_nanf("");
-  const Int8Query head{unit, -128 * vsum(high_sum), -128 * vsum(low_sum)};
-  std::memcpy(out + 2 * kp, &head, sizeof head);
-}
-#endif
-
-// Bytes between the stored queries of two rows.
-template <KvDType kType>
-constexpr int64_t query_stride(int64_t kp) {
-  return kNative && kType == KvDType::BF16 ? kp * 2 : kp * 4;
-}
-
-template <KvDType kType>
-void load_queries(const Job& job) {
-  const vf scale = vset(job.args.softcap > 0.0f ? job.args.scale : job.args.scale * kLog2e);
-  const int32_t dim = job.args.head_dim;
-  for (int32_t row = 0; row < job.rows; ++row) {
-    const int64_t source = job.tile.span->row0 + job.tile.token + row / job.group;
-    const int32_t head = job.kv_head * job.group + row % job.group;
-    const float* q = elementwise::row_f32(job.args.q, source) + int64_t(head) * dim;
-    store_query<kType>(q, dim, job.kp, scale, job.query + row * query_stride<kType>(job.kp));
-  }
 }
 
 // cap * tanh(score / cap), as an exponent of two.
@@ -203,8 +131,8 @@ void segment_of_tile(const Job& job, int32_t segment, Partial out) {
   const int32_t lowest = job.first_key(0) - begin, end = job.position(last_row) + 1 - begin;
   const int first = lowest > 0 ? lowest / kPage : 0;
   const int last = end < kSegment ? (end + kPage - 1) / kPage : kSegmentPages;
-  const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, job.kv_head, job.kp, job.vp,
-                                 job.pages);
+  const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, begin + end, job.kv_head,
+                                 job.kp, job.vp, job.pages);
   const bool masked = job.position(0) + 1 - begin < last * kPage || job.first_key(last_row) - begin > first * kPage;
   const bool poisoned = masked && job.args.cache.dtype != KvDType::INT8 && has_non_finite<kType>(pages, job.vp);
   const int32_t blocks = (job.rows + kRows - 1) / kRows;

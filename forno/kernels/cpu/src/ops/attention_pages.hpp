@@ -29,13 +29,14 @@ constexpr Bf16OfInt make_bf16_of_int() {
 }
 constexpr Bf16OfInt kBf16OfInt = make_bf16_of_int();
 
-// [count][length][4] bytes -> [2 * count][length][2] bf16.
-inline void unpack_bytes(const char* in, int count, int length, char* out) {
+// [count][length][4] bytes -> [2 * count][length][2] bf16. Fetches what lies at `next` meanwhile.
+inline void unpack_bytes(const char* in, int count, int length, char* out, const char* next) {
   const __m512i low0 = _mm512_load_si512(kBf16OfInt.low), low1 = _mm512_load_si512(kBf16OfInt.low + 64);
   const __m512i high0 = _mm512_load_si512(kBf16OfInt.high), high1 = _mm512_load_si512(kBf16OfInt.high + 64);
   const __m512i sign = _mm512_set1_epi8(char(0x80));
   for (int i = 0; i < count; ++i, out += length * 8) {
-    for (int j = 0; j < length; j += kLanes, in += 64) {
+    for (int j = 0; j < length; j += kLanes, in += 64, next += 64) {
+      __builtin_prefetch(next);
       const __m512i x = _mm512_loadu_si512(in), magnitude = _mm512_abs_epi8(x);
       const __m512i low = _mm512_permutex2var_epi8(low0, magnitude, low1);
       __m512i high = _mm512_permutex2var_epi8(high0, magnitude, high1);
@@ -72,37 +73,42 @@ inline void unpack_bytes(const char* in, int count, int length, uint8_t flip, ch
 }
 #endif
 
-// Pages [first, last) of segment `segment`; widened copies go to `buffer` (kSegment * (kp + vp) floats).
-inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t segment, int first, int last, int32_t kv_head,
-                        int kp, int vp, char* buffer) {
+// Pages [first, last) of segment `segment`, of `keys` tokens in all; widened copies go to `buffer`, which holds
+// kSegment * (kp + vp) floats.
+inline Pages find_pages(const KvCache& cache, const int32_t* blocks, int32_t segment, int first, int last, int32_t keys,
+                        int32_t kv_head, int kp, int vp, char* buffer) {
   Pages pages{};
   pages.first = first;
   pages.last = last;
   for (int i = first; i < last; ++i) {
-    const char* page = page_of(cache, blocks, segment * kSegment + i * kPage, kv_head);
+    const int32_t key = segment * kSegment + i * kPage;
+    const char* page = page_of(cache, blocks, key, kv_head);
+    const char* next = key + kSegment < keys ? page_of(cache, blocks, key + kSegment, kv_head) : page;
     pages.k[i] = page;
-    pages.v[i] = page + cache.v_offset;
+    pages.v[i] = pages.during_scores[i] = page + cache.v_offset;
+    pages.during_sums[i] = next;
     if (cache.dtype == KvDType::F32 || (cache.dtype == KvDType::BF16 && kNative)) continue;
     char* k = buffer + int64_t(i) * kPage * (kp + vp) * 4;
     char* v = k + int64_t(kPage) * kp * 4;
     if (cache.dtype == KvDType::INT8) {
-#if defined(FORNO_AVX512)
-      unpack_bytes(pages.v[i], kPage / 4, vp, v);
-#else
-      unpack_bytes(pages.k[i], kp / 4, kPage, 0x80, k);
-      unpack_bytes(pages.v[i], kPage / 4, vp, 0, v);
-#endif
       pages.k_scale[i] = reinterpret_cast<const float*>(page + cache.k_scale_offset);
       pages.v_scale[i] = reinterpret_cast<const float*>(page + cache.v_scale_offset);
     }
-#if !defined(FORNO_AVX512)
-    if (cache.dtype == KvDType::BF16) {
+#if defined(FORNO_AVX512)
+    unpack_bytes(pages.v[i], kPage / 4, vp, v, pages.k[i]);
+    pages.during_scores[i] = next + cache.v_offset;
+#else
+    if (cache.dtype == KvDType::INT8) {
+      unpack_bytes(pages.k[i], kp / 4, kPage, 0x80, k);
+      unpack_bytes(pages.v[i], kPage / 4, vp, 0, v);
+    } else {
       unpack_pairs(pages.k[i], kp / 2, kPage, k);
       unpack_pairs(pages.v[i], kPage / 2, vp, v);
     }
+    pages.k[i] = k;
+    pages.during_scores[i] = v;
 #endif
-    if (!kNative) pages.k[i] = k;
-    pages.v[i] = v;
+    pages.v[i] = pages.during_sums[i] = v;
   }
   return pages;
 }
