@@ -118,8 +118,7 @@ def measure(engine: Engine, batches: Sequence[int], clients: Sequence[int], cont
     if clients:
         parts.append(partial(serve, engine, clients))
     for part in parts:
-        with contention.watched():
-            found |= part()
+        found |= contention.calm(part)
     return found
 
 
@@ -167,19 +166,22 @@ def _cell(sample: Sample | None) -> str:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     batches, clients = _numbers(options.batches), _numbers(options.clients)
-    results, contention, before = Results(), Contention(), machine()
+    results, contention, before = Results(), Contention(options.others), machine()
     sides = [(name, partial(measure, engine, batches, clients, contention)) for name, engine in engines(options).items()]
     for name, measured in interleave(options.rounds, sides):
         results.add(name, measured)
     print(report(results))
-    print(f"\nOther processes used {contention.mean} cores on average, {contention.worst} at worst.")
+    print(
+        f"\nOther processes used {contention.mean} cores on average, {contention.worst} at worst; "
+        f"{contention.repeated} disturbed measurements were repeated."
+    )
     return {
         "benchmark": "llamacpp",
         "model": options.model,
         "machine": before,
-        "llama.cpp": f"{llamacpp.PACKAGE} {llamacpp.VERSION}",
+        "peer": f"{llamacpp.PACKAGE} {llamacpp.VERSION}",
         "rounds": options.rounds,
-        "other_cores": {"mean": contention.mean, "worst": contention.worst},
+        "other_cores": {"mean": contention.mean, "worst": contention.worst, "repeated": contention.repeated},
         "results": results.as_json(),
         "ratios": ratios(results),
     }
@@ -197,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3, help="repeats within a turn, offline")
     parser.add_argument("--batches", default="8,32", help="batches of the offline decode")
     parser.add_argument("--clients", default="1,8,32", help="numbers of chat clients; empty: nothing over HTTP")
+    parser.add_argument("--others", type=float, default=0.2, help="cores that other processes may use before a repeat")
     parser.add_argument("--dir", type=Path, default=llamacpp.DEFAULT_DIR, help="where peers live")
     try:
         result = run(parser.parse_args(arguments))

@@ -5,6 +5,7 @@ Knows no engine.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import resource
@@ -20,6 +21,8 @@ from typing import Any, TypeVar
 from forno.kernels.cpu import cpuinfo
 
 T = TypeVar("T")
+TRIES, PATIENCE = 3, 60.0
+"""Times that a disturbed stretch is measured at most, and seconds to wait for others before each."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -74,16 +77,42 @@ class Results:
 class Contention:
     """How busy others kept the machine while we measured: a run in which they did says little."""
 
+    allowed: float = math.inf
+    """Cores that others may use before a stretch is measured again."""
     seen: list[float] = field(default_factory=list)
-    """Cores used by other processes, per measured stretch."""
+    """Cores used by other processes, per stretch that counts."""
+    repeated: int = 0
+    """Stretches that did not count."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A stretch in which whatever this process and its (waited-for) children do not use counts as others'."""
+        """A stretch; whatever this process and its children (which must have been waited for) do not use is others'."""
         started, busy, own = time.perf_counter(), _busy_seconds(), _own_seconds()
         yield
         wall = time.perf_counter() - started
         self.seen.append(max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)) / wall)
+
+    def calm(self, measure: Callable[[], T]) -> T:
+        """The result of ``measure``, taken while others let us: waits for a quiet second, and tries again up to ``TRIES``
+        times if they came back. The last try counts whatever they did; ``worst`` tells."""
+        for attempt in range(TRIES):
+            self._wait()
+            with self.watched():
+                result = measure()
+            if self.seen[-1] <= self.allowed or attempt == TRIES - 1:
+                return result
+            progress(f"other processes used {self.seen.pop():.2f} cores: measuring again")
+            self.repeated += 1
+        raise AssertionError("unreachable: the last try returns")
+
+    def _wait(self) -> None:
+        """Until a second goes by in which others use no more than allowed, or ``PATIENCE`` is over."""
+        deadline = time.monotonic() + PATIENCE
+        while self.allowed < math.inf and time.monotonic() < deadline:
+            with self.watched():
+                time.sleep(1)
+            if self.seen.pop() <= self.allowed:
+                return
 
     @property
     def worst(self) -> float:

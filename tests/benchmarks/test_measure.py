@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -38,6 +41,21 @@ def test_a_childs_work_is_not_others_work() -> None:
         subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
     assert len(contention.seen) == 1
     assert contention.worst >= 0.0
+
+
+def test_a_disturbed_stretch_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    contention, others, taken = Contention(allowed=0.5), iter([0.9, 0.1, 2.0, 0.7, 0.6]), itertools.count(1)
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        yield
+        contention.seen.append(next(others))
+
+    monkeypatch.setattr(contention.__class__, "watched", lambda self: watched())
+    monkeypatch.setattr(contention.__class__, "_wait", lambda self: None)
+    assert contention.calm(lambda: next(taken)) == 2
+    assert contention.calm(lambda: next(taken)) == 5, "the third try counts, disturbed or not"
+    assert (contention.seen, contention.repeated, contention.worst) == ([0.1, 0.6], 3, 0.6)
 
 
 def test_tables_align() -> None:
