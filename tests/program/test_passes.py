@@ -113,7 +113,7 @@ def outputs(program: Program) -> list[dict[str, Any]]:
     return [executor.run(batch_of(parts)) for parts in steps]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(programs(), st.permutations(PASSES), st.integers(0, len(PASSES)))
 def test_any_passes_in_any_order_keep_every_bit(program: Program, order: list[Any], count: int) -> None:
     plain = activation_types(program)
