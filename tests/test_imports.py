@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "forno"
-BASE = {"errors", "env", "config", "request", "options"}
+BASE = {"errors", "env", "config", "request", "options", "phases"}
 ALLOWED = {
     "errors": set(),
     "env": set(),
     "config": {"errors"},
     "options": {"errors"},
+    "phases": set(),
     "request": {"errors"},
     "cache": BASE,
     "scheduler": BASE | {"cache"},

@@ -17,6 +17,7 @@ from forno.errors import ConstraintError, EngineError, PromptTooLongError, Reque
 from forno.kernels.cpu.lower import Limits, lower
 from forno.kernels.cpu.pack import PackedWeights, pack_weights
 from forno.loader.checkpoint import Checkpoint
+from forno.phases import PhaseClock
 from forno.program.ops import Op
 from forno.program.program import Program
 from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, TokenLogprobs
@@ -29,9 +30,6 @@ NO_TARGET = -1
 _COLUMNS = 7
 """Columns of ``PlanRow`` in executor.hpp."""
 
-Phases = tuple[tuple[str, float], ...]
-"""What start-up spent its time on: names and seconds, in order."""
-
 
 class CpuRunner:
     """A ``Runner`` (see ``forno.request``) for ``program`` with packed ``weights``, sized by ``limits``.
@@ -39,8 +37,8 @@ class CpuRunner:
     Requests hold at most ``limits.max_positions`` tokens. Raises ``RuntimeError`` if the memory cannot be had.
     """
 
-    def __init__(self, program: Program, weights: PackedWeights, limits: Limits, phases: Phases = ()) -> None:
-        self.program, self.limits, self.phases = program, limits, phases
+    def __init__(self, program: Program, weights: PackedWeights, limits: Limits) -> None:
+        self.program, self.limits = program, limits
         self.weight_bytes = weights.bytes
         self.executor, self._recorded = lower(program, weights, limits)
         self._rows = np.zeros((limits.max_rows, _COLUMNS), np.int32)
@@ -51,13 +49,13 @@ class CpuRunner:
         """Requests that want log-probabilities of generated tokens."""
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig) -> CpuRunner:
-        """Build the program, pack the weights, reserve the cache, and run one small step, each timed.
+    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig, clock: PhaseClock | None = None) -> CpuRunner:
+        """Build the program, pack the weights, reserve the cache, and run one small step, each timed by ``clock``.
 
         Raises ``ModelError`` for a checkpoint that does not fit its architecture and ``ConfigError`` for options that
         this machine or this model cannot honour.
         """
-        clock = setup.PhaseClock()
+        clock = clock or PhaseClock()
         with clock.phase("program"):
             program = setup.build(checkpoint, config)
             threads = setup.choose_threads(config.cpu.threads)
@@ -69,7 +67,6 @@ class CpuRunner:
             runner = cls(program, weights, limits)
         with clock.phase("warm"):
             runner.warm()
-        runner.phases = clock.phases
         return runner
 
     @property
