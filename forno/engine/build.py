@@ -14,7 +14,7 @@ from forno.engine.output import OutputProcessor
 from forno.engine.trace import Trace
 from forno.options import from_options, refuse_unknown
 from forno.phases import PhaseClock
-from forno.request import Request
+from forno.request import Request, Runner
 from forno.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
     return config.served_model_name or (short if short in BUILTIN_MODELS else checkpoint.name)
 
 
-def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
-    """An engine on ``runner``, which has ``num_blocks``, ``block_size`` and ``max_model_len`` besides ``Runner``'s methods."""
+def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """An engine on ``runner``, with a cache of the runner's blocks."""
     from forno.text import IncrementalDetokenizer, StopStrings
 
     def detokenizer(request: Request) -> IncrementalDetokenizer:

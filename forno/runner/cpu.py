@@ -5,7 +5,6 @@ Knows no scheduling policy: it computes what a plan says, and the executor refus
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from forno.config import EngineConfig
-from forno.errors import ConstraintError, EngineError, PromptTooLongError, RequestError
+from forno.errors import EngineError, RequestError
 from forno.kernels.cpu.lower import Limits, lower
 from forno.kernels.cpu.pack import PackedWeights, pack_weights
 from forno.loader.checkpoint import Checkpoint
@@ -22,6 +21,7 @@ from forno.program.ops import Op
 from forno.program.program import Program
 from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, TokenLogprobs
 from forno.runner import setup
+from forno.runner.admit import check_request, constraint_error, seed_of
 from forno.runner.native import native_sampling
 from forno.runner.results import DRAW, NO_ERROR, draw_error, token_logprobs
 
@@ -97,13 +97,11 @@ class CpuRunner:
         return int(self.executor.kv_bytes)
 
     def admit(self, request: Request) -> int:
-        """Make ``request`` resident; returns its index. Raises ``RequestError`` for tokens outside the vocabulary."""
-        sampling = request.sampling
-        if len(request.prompt) > self.max_model_len:
-            raise PromptTooLongError(f"the prompt has {len(request.prompt)} tokens; at most {self.max_model_len} fit")
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        """Make ``request`` resident; returns its index. Raises as ``check_request`` does."""
+        sampling, vocab_size = request.sampling, self.program.vocab_size
+        check_request(request, vocab_size, self.max_model_len)
         capacity = min(len(request.prompt) + sampling.max_tokens, self.max_model_len) + 1
-        native = native_sampling(sampling, request.eos_token_ids, seed, self.program.vocab_size)
+        native = native_sampling(sampling, request.eos_token_ids, seed_of(sampling), vocab_size)
         try:
             slot = int(self.executor.admit(np.array(request.prompt, np.int32), capacity, native))
         except (ValueError, OverflowError) as error:
@@ -162,7 +160,7 @@ class CpuRunner:
                 self._constraints[row.request].fill_mask(mask)
                 masks[i] = len(masks)
             except Exception as error:  # a grammar may fail in any way; it fails its own request only
-                errors[i] = _as_constraint_error(error)
+                errors[i] = constraint_error(error)
         return masks
 
     def _collect(
@@ -193,7 +191,7 @@ class CpuRunner:
         try:
             self._constraints[row.request].accept(token)
         except Exception as error:  # as in _fill_masks
-            errors[index] = _as_constraint_error(error)
+            errors[index] = constraint_error(error)
             return False
         return True
 
@@ -217,7 +215,3 @@ class CpuRunner:
     def op_times(self) -> list[tuple[Op, float]]:
         """Each recorded op and its seconds in the last timed step."""
         return [(op, ns * 1e-9) for op, ns in zip(self._recorded, self.executor.op_nanoseconds(), strict=True)]
-
-
-def _as_constraint_error(error: Exception) -> Exception:
-    return error if isinstance(error, ConstraintError) else ConstraintError(f"the constraint failed: {error}")
