@@ -23,6 +23,13 @@ int64_t now_ns() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
+// The linear of a record, if it is one.
+LinearArgs* linear_of(OpArgs& args) {
+  if (auto* op = std::get_if<LinearArgs>(&args)) return op;
+  if (auto* op = std::get_if<SampleHeadArgs>(&args)) return &op->linear;
+  return nullptr;
+}
+
 bool writes_f32(const View& v) { return v.dtype == DType::F32; }
 
 }  // namespace
@@ -79,11 +86,17 @@ void Executor::add(OpArgs args, Axis axis) {
   if (auto* op = std::get_if<SampleHeadArgs>(&args); op && !writes_f32(op->linear.out)) refuse("logits must be float32");
   records_.push_back({std::move(args), axis});
   op_ns_.resize(records_.size());
-  for (Record& record : records_)  // the area may have moved
+  LinearArgs* before = nullptr;
+  for (Record& record : records_) {  // the records and the area may have moved
     if (auto* attention = std::get_if<AttentionArgs>(&record.args)) {
       attention->shared = shared_.data();
       attention->shared_bytes = shared_.bytes();
     }
+    LinearArgs* linear = linear_of(record.args);
+    if (!linear) continue;
+    if (before) before->next = linear;
+    before = linear;
+  }
 }
 
 void Executor::capture_logits(bool on) {

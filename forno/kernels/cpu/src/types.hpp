@@ -120,6 +120,7 @@ struct LinearArgs {
   int32_t silu_mul;       // 1: parts[0] is gate and up interleaved (see packed.hpp), out width = its n / 2
   int32_t axis_outputs;   // 1: rows are Step::num_outputs (or [row_begin, row_end)), else Step::num_rows
   int32_t row_begin, row_end;  // used when row_end > 0: only these rows of x and out (out row 0 is row_begin)
+  const LinearArgs* next;      // the linear that will run after this one, whose first weights may be fetched; or null
 };
 
 enum class PeakUnit : int32_t { INT8 = 0, BF16 = 1, FP32 = 2 };

@@ -22,6 +22,12 @@ inline void for_units(Worker& w, int32_t total, F&& body) {
   }
 }
 
+// The unit that `for_units` gives this worker first. >= total: none.
+inline int32_t first_unit(const Worker& w, int32_t total) {
+  const int32_t fixed = fixed_units(w, total);
+  return fixed ? fixed / w.count * w.id : w.id;
+}
+
 // The unit that `for_units` will likely give this worker after unit u: a guess, good enough to fetch data for. >= total: none.
 inline int32_t likely_next(const Worker& w, int32_t total, int32_t u) {
   const int32_t fixed = fixed_units(w, total), last = fixed / w.count * (w.id + 1) - 1;
