@@ -170,6 +170,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     sides = [(name, partial(measure, engine, batches, clients, contention)) for name, engine in engines(options).items()]
     for name, measured in interleave(options.rounds, sides):
         results.add(name, measured)
+        progress("  " + ", ".join(f"{measure} {value:.4g}" for measure, value in measured.items()))
     print(report(results))
     print(
         f"\nOther processes used {contention.mean} cores on average, {contention.worst} at worst; "
