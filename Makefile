@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,17 @@ bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 
 bench-kernels: build ## Measure single kernels against their ceilings
 	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
+
+# Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
+LM_EVAL := .venv-lm-eval/bin
+$(LM_EVAL)/lm_eval:
+	$(PYTHON) -m venv .venv-lm-eval
+	$(LM_EVAL)/python -m pip install -q "lm_eval[api]>=0.4.9"
+
+lm-eval: $(LM_EVAL)/lm_eval ## Run a small lm-eval task against the server on PORT
+	HF_DATASETS_OFFLINE=1 $(LM_EVAL)/lm_eval run --model local-completions --include_path benchmarks/lm_eval \
+	  --tasks common_sense,finish --batch_size 5 \
+	  --model_args model=$(MODEL),base_url=http://127.0.0.1:$(PORT)/v1/completions,tokenizer_backend=remote,num_concurrent=4
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist

@@ -115,6 +115,8 @@ class Sampling(In, kw_only=True):
 class FunctionCall(In, kw_only=True):
     name: str
     arguments: str
+    parsed_arguments: Any = None
+    """OpenAI's client adds it when it echoes a parsed answer back; like ``Message.parsed``."""
 
 
 class ToolCall(In, kw_only=True):
@@ -139,6 +141,7 @@ class Message(In, kw_only=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
+    parsed: Any = None
     audio: None = None
     function_call: None = None
 
@@ -355,6 +358,16 @@ class TokenizeResponse(Out, kw_only=True):
 
 class DetokenizeResponse(Out, kw_only=True):
     prompt: str
+
+
+class TokenizerInfo(Out, kw_only=True):
+    """What evaluation harnesses need to tokenize and to write prompts themselves, by Hugging Face's names."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str
 
 
 class Version(Out, kw_only=True):

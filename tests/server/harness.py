@@ -80,10 +80,12 @@ class Running:
         return joined(chunks)
 
     @contextmanager
-    def streaming(self, path: str = "/v1/completions", **body: Any) -> Iterator[Iterator[str]]:
+    def streaming(
+        self, path: str = "/v1/completions", headers: dict[str, str] | None = None, **body: Any
+    ) -> Iterator[Iterator[str]]:
         """Lines of a stream whose first event has come; leaving closes the connection."""
         body = {"model": self.model, "stream": True, **({"prompt": "the"} if path == "/v1/completions" else {}), **body}
-        with self.http.stream("POST", path, json=body) as response:
+        with self.http.stream("POST", path, json=body, headers=headers) as response:
             assert response.status_code == 200, response.read()
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")
@@ -114,12 +116,17 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def running(
-    model: Path, scheduler: SchedulerConfig | None = None, keys: tuple[bytes, ...] = (), blocks: int = 1200, **server: Any
+    model: Path,
+    scheduler: SchedulerConfig | None = None,
+    keys: tuple[bytes, ...] = (),
+    blocks: int = 1200,
+    threads: int = 1,
+    **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
     config = EngineConfig(
         model=ModelConfig(model=str(model)),
-        cpu=CpuConfig(threads=1),
+        cpu=CpuConfig(threads=threads),
         cache=CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
     )

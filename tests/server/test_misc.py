@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forno import __version__
+from tests.helpers.tiny import CHAT_TEMPLATE
 from tests.server.harness import CONTEXT, USER, Running
 from tests.server.test_app import error_of
 
@@ -39,6 +40,12 @@ def test_a_conversation_is_tokenized_as_chat_sees_it(server: Running) -> None:
     count = server.post("/tokenize", {"messages": USER}).json()["count"]
     assert count == server.chat(max_tokens=1)["usage"]["prompt_tokens"]
     assert server.post("/tokenize", {"messages": USER, "add_generation_prompt": False}).json()["count"] < count
+
+
+def test_the_tokenizer_introduces_itself(server: Running) -> None:
+    info = server.http.get("/tokenizer_info").json()
+    assert (info["bos_token"], info["eos_token"], info["pad_token"]) == ("<|im_start|>", "<|im_end|>", None)
+    assert info["chat_template"] == CHAT_TEMPLATE
 
 
 def test_long_texts_too(server: Running) -> None:

@@ -28,6 +28,10 @@ struct Unit {
   const LinearPart* part;
   int32_t panel, column, columns;
   int32_t row0, row1;
+  const uint8_t* next;  // weights of the worker's likely next unit, if they are others; null: none
+  int32_t next_column;
+
+  const uint8_t* weights() const { return part->weight->data + panel * part->weight->panel_bytes; }
 };
 
 // How the work is cut. All workers compute the same plan.
@@ -103,13 +107,15 @@ TileArgs tile_args(const LinearArgs& args, const Unit& u) {
   tile.stride = args.x.stride;
   tile.column = u.column;
   tile.columns = u.columns;
+  tile.next = u.next;
+  tile.next_column = u.next_column;
   return tile;
 }
 
 template <class L, int V>
 void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   const PackedMatrix& w = *u.part->weight;
-  const uint8_t* panel = w.data + u.panel * w.panel_bytes;
+  const uint8_t* panel = u.weights();
   const int32_t blocks = w.k / kBlock;
   const bool expanding = kExpandRows<L> && u.row1 - u.row0 >= kExpandRows<L>;
   TileArgs tile = tile_args(args, u);
@@ -120,6 +126,8 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
     tile.x_scale = args.x.data + w.k + b * 4;
     tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
     const bool last = b + tile.count == blocks;
+    tile.next = last ? u.next : panel + L::header(b + tile.count);
+    tile.next_column = last ? u.next_column : u.column;
     if constexpr (kExpandRows<L> != 0) {
       if (expanding) {
         expand<L>(tile.weights, tile.count, u.column, u.columns, scratch.expanded);
@@ -140,7 +148,7 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   for (int32_t k = 0; k < w.k; k += kSliceWeights) {
     tile.count = w.k - k < kSliceWeights ? w.k - k : kSliceWeights;
     tile.x = args.x.data + int64_t(k) * kXBytes;
-    tile.weights = w.data + u.panel * w.panel_bytes + int64_t(k) * kPanel * kWeightBytes;
+    tile.weights = u.weights() + int64_t(k) * kPanel * kWeightBytes;
     run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, k + tile.count == w.k);
   }
 }
@@ -162,7 +170,13 @@ void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kRowBlock * kPanel * sizeof(float);
   static_assert(kRowBlock * kPanel * sizeof(float) + kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes <= kScratchBytes);
   for_units(worker, plan.units, [&](int32_t index) {
-    const Unit u = unit_of(args, plan, index);
+    Unit u = unit_of(args, plan, index);
+    const int32_t after = likely_next(worker, plan.units, index);
+    if (after < plan.units) {
+      const Unit next = unit_of(args, plan, after);
+      u.next_column = next.column;
+      u.next = next.weights() == u.weights() && next.column == u.column ? nullptr : next.weights();
+    }
     constexpr int kHalf = kPanel / 2 / kLanes;  // vectors in half a panel
     if constexpr (kFloatVectors > kHalf) {
       if (u.columns < kPanel) return run_unit<kHalf>(args, u, scratch);
