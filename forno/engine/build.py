@@ -34,7 +34,7 @@ class Built:
     phases: tuple[tuple[str, float], ...]
     """What the start spent its time on: names and seconds, in order."""
     name: str
-    """What clients call the model: the option, else a built-in short name, else the checkpoint's own name."""
+    """See ``served_name``."""
 
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
@@ -42,7 +42,7 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monoton
     phases: list[tuple[str, float]] = []
     with _timed(phases, "resolve"):
         from forno.loader.open import open_checkpoint
-        from forno.loader.sources import BUILTIN_MODELS, resolve
+        from forno.loader.sources import resolve
         from forno.runner.cpu import CpuRunner
         from forno.text import load_tokenizer
 
@@ -54,9 +54,15 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monoton
     runner = CpuRunner.from_checkpoint(checkpoint, config)
     phases += runner.phases
     engine = assemble(runner, tokenizer, config, clock)
-    short = config.model.model.strip().lower()
-    name = config.model.served_model_name or (short if short in BUILTIN_MODELS else checkpoint.name)
-    return Built(engine, runner, tokenizer, checkpoint, tuple(phases), name)
+    return Built(engine, runner, tokenizer, checkpoint, tuple(phases), served_name(config.model, checkpoint))
+
+
+def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
+    """What clients call the model: the option, else the built-in short name it was asked for by, else its own."""
+    from forno.loader.sources import BUILTIN_MODELS
+
+    short = config.model.strip().lower()
+    return config.served_model_name or (short if short in BUILTIN_MODELS else checkpoint.name)
 
 
 def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:

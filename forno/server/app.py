@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
@@ -14,8 +13,9 @@ from forno.errors import QueueFullError, RequestError
 from forno.server import misc, openapi, wire
 from forno.server.chat import chat
 from forno.server.completions import completions
+from forno.server.decode import BodyDecoder
 from forno.server.endpoint import Endpoint
-from forno.server.errors import bad_json, describe
+from forno.server.errors import describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
@@ -31,7 +31,7 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/v1/models", "List the served model", misc.models, None, wire.ModelList, (401,)),
     Endpoint(
-        "POST", "/tokenize", "Text to tokens", misc.tokenize, wire.TokenizeRequest, wire.TokenizeResponse, (400, 401, 404, 413)
+        "POST", "/tokenize", "Text to tokens", misc.tokenize, wire.TokenizeBody, wire.TokenizeResponse, (400, 401, 404, 413)
     ),
     Endpoint(
         "POST",
@@ -42,6 +42,15 @@ ENDPOINTS = (
         wire.DetokenizeResponse,
         (400, 401, 404, 413),
     ),
+    Endpoint(
+        "GET",
+        "/tokenizer_info",
+        "The special tokens and the chat template",
+        misc.tokenizer_info,
+        None,
+        wire.TokenizerInfo,
+        (401,),
+    ),
     Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
     Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
     Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
@@ -50,7 +59,7 @@ ENDPOINTS = (
 
 def build_app(serving: Serving, keys: tuple[bytes, ...] = ()) -> App:
     """The ASGI application. ``keys`` empty: no key is asked for."""
-    document = openapi.document(ENDPOINTS)
+    document = openapi.document(ENDPOINTS, serving.tokenizer.vocab_size)
     page = openapi.page(document).encode()
 
     async def docs(request: Request) -> App:
@@ -71,7 +80,7 @@ class Handler:
 
     def __init__(self, serving: Serving, endpoint: Endpoint) -> None:
         self.serving, self.endpoint = serving, endpoint
-        self.decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+        self.decoder = None if endpoint.body is None else BodyDecoder(endpoint.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -83,7 +92,8 @@ class Handler:
 
         try:
             raw = b"" if self.decoder is None else await Request(scope, receive).body()
-            response = await self.endpoint.handler(self.serving, self._decode(raw), len(raw))
+            body = None if self.decoder is None else self.decoder.decode(raw)
+            response = await self.endpoint.handler(self.serving, body, len(raw))
             await response(scope, receive, watched)
         except ClientDisconnect:
             return
@@ -91,12 +101,6 @@ class Handler:
             if started:
                 raise
             await self._fail(error)(scope, receive, send)
-
-    def _decode(self, raw: bytes) -> Any:
-        try:
-            return None if self.decoder is None else self.decoder.decode(raw)
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            raise bad_json(error) from None
 
     def _fail(self, error: Exception) -> Body:
         status, body, headers = describe(error)

@@ -61,7 +61,7 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _makes_sense(name: str, value: Any) -> bool:
-    if not isinstance(value, int if name == "top_k" else (int, float)):
+    if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else (int, float)):
         return False
     try:
         SamplingParams(**{name: value})  # type: ignore[arg-type]

@@ -18,6 +18,8 @@ from forno.server.serving import Serving
 from forno.text import ToolCallParser, tool_constraint, tool_form
 from forno.text.tools import ToolCallDelta, ToolForm, describe_tools, supports_tools
 
+TEMPLATE_ARGUMENTS = frozenset(("self", "messages", "tools", "add_generation_prompt"))
+"""What a request may not pass to its chat template by name: these are the server's to set."""
 MAX_CALLS = 128
 """Most tool calls of one answer that are passed on."""
 
@@ -58,8 +60,11 @@ def _prompt(serving: Serving, body: wire.ChatRequest, tools: list[Any] | None) -
         messages, shown = describe_tools(messages, tools), None
     else:
         shown = tools
-    text = serving.template.render(messages, shown, add_generation_prompt=True, **(body.chat_template_kwargs or {}))
-    return serving.tokenizer.encode(text, add_special_tokens=False)
+    extra = body.chat_template_kwargs or {}
+    if taken := TEMPLATE_ARGUMENTS & extra.keys():
+        raise RequestError(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", "chat_template_kwargs")
+    text = serving.template.render(messages, shown, add_generation_prompt=True, **extra)
+    return convert.encode(serving, text, "messages", add_special_tokens=False)
 
 
 def _constraint(
@@ -112,9 +117,9 @@ class Choice:
 
     def take(self, output: RequestOutput) -> tuple[str, tuple[ToolCallDelta, ...]]:
         """Split an output's text into content and tool call deltas."""
-        self.last = output
-        if output.prompt_logprobs:
+        if self.last is None:  # the first output has the whole prompt's
             self.prompt_logprobs = output.prompt_logprobs
+        self.last = output
         if self.parser is None:
             return output.text, ()
         delta = self.parser.add(output.text)
@@ -163,9 +168,8 @@ class Run:
             choices=[self._choice(i, c) for i, c in enumerate(self.choices)],
             usage=usage.usage(done, len(done)),
             timings=usage.timings(o.times for o in done),
+            **self._prompt_logprobs(),
         )
-        if self.body.prompt_logprobs is not None:
-            response.prompt_logprobs = usage.prompt_logprobs(self.serving.tokenizer, self.choices[0].prompt_logprobs)
         return json(response)
 
     async def chunks(self) -> AsyncGenerator[bytes]:
@@ -175,9 +179,10 @@ class Run:
             async for index, output in self.stream:
                 convert.raise_error(output)
                 choice = self.choices[index]
-                head = b"" if choice.arrived else template.choice(_role(index))
+                first = choice.last is None
                 choice.arrived = self.serving.metrics.token(choice.arrived)
                 content, calls = choice.take(output)
+                head = template.choice(_role(index), self._prompt_logprobs() if index == 0 else {}) if first else b""
                 if calls or output.logprobs or output.finish_reason is not None:
                     yield head + template.choice(self._delta(index, choice, output, content, calls))
                 elif content:
@@ -188,6 +193,12 @@ class Run:
         if self.body.stream_options and self.body.stream_options.include_usage:
             yield template.tail(usage.usage(done, len(done)), usage.timings(o.times for o in done))
         yield DONE
+
+    def _prompt_logprobs(self) -> dict[str, Any]:
+        """The response's field, if it was asked for: all choices have the same prompt."""
+        if self.body.prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": usage.prompt_logprobs(self.serving.tokenizer, self.choices[0].prompt_logprobs)}
 
     def _choice(self, index: int, choice: Choice) -> wire.ChatChoice:
         assert choice.last is not None

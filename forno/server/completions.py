@@ -77,7 +77,7 @@ def _split(prompt: Any) -> list[str | list[int]]:
 
 
 def _prompt(serving: Serving, body: wire.CompletionRequest, prompt: str | list[int]) -> Prompt:
-    ids = serving.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = convert.encode(serving, prompt, "prompt") if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise RequestError("the prompt is empty: it must hold at least one token", "prompt")
     bad = next((i for i in ids if i >= serving.tokenizer.vocab_size), None)
@@ -149,14 +149,14 @@ class Run:
 
     def _take(self, choice: Choice, output: RequestOutput) -> None:
         choice.arrived = self.serving.metrics.token(choice.arrived)
-        choice.last = output
         choice.text.append(output.text)
-        if output.prompt_logprobs:
+        if choice.last is None:  # the first output has the whole prompt's
             choice.prompt_logprobs = output.prompt_logprobs
             if self.body.echo and self.body.logprobs is not None:
                 choice.logprobs += [choice.prompt.ids[0], *output.prompt_logprobs]
         if self.body.logprobs is not None:
             choice.logprobs += output.logprobs
+        choice.last = output
 
     def _choice(self, index: int, choice: Choice) -> wire.CompletionChoice:
         assert choice.last is not None
@@ -176,7 +176,7 @@ class Run:
             finish_reason=convert.finish_reason(output),
             stop_reason=output.stop_reason,
             logprobs=self._logprobs(choice),
-            prompt_logprobs=self._prompt_logprobs(choice) if output.prompt_logprobs else msgspec.UNSET,
+            prompt_logprobs=self._prompt_logprobs(choice) if first else msgspec.UNSET,
         )
         if delta.logprobs is not None:
             choice.offset += sum(map(len, delta.logprobs.tokens))

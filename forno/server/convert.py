@@ -24,6 +24,8 @@ BIG_BODY = 16 << 10
 MAX_CHOICES = 4096
 """Most answers of one request: prompts times ``n``."""
 ConstraintFactory = Callable[[], TokenConstraint]
+CLIENT_FIELDS = frozenset(("annotations", "parsed", "refusal"))
+"""What OpenAI's client echoes back of an answer."""
 T = TypeVar("T")
 
 
@@ -32,9 +34,27 @@ async def off_loop(elsewhere: bool, function: Callable[..., T], *args: Any) -> T
     return await asyncio.to_thread(function, *args) if elsewhere else function(*args)
 
 
+def encode(serving: Serving, text: str, field: str, add_special_tokens: bool = True) -> list[int]:
+    """Token ids. A text that cannot fit is refused without the seconds that encoding megabytes takes."""
+    least, limit = serving.tokenizer.least_tokens(text), serving.max_model_len
+    if least > limit:
+        raise PromptTooLongError(f"the prompt has more than {least} tokens, but the context holds {limit}: shorten it", field)
+    return serving.tokenizer.encode(text, add_special_tokens)
+
+
 def message_dicts(messages: Sequence[wire.Message]) -> list[dict[str, Any]]:
-    """Messages as templates expect them: plain dicts without the fields that were not sent."""
-    return [{k: v for k, v in msgspec.to_builtins(m).items() if v is not None} for m in messages]
+    """Messages as templates expect them: plain dicts without fields that were not sent or mean nothing to a model."""
+    return [_message_dict(message) for message in messages]
+
+
+def _message_dict(message: wire.Message) -> dict[str, Any]:
+    sent = {k: v for k, v in msgspec.to_builtins(message).items() if v is not None and k not in CLIENT_FIELDS}
+    if message.tool_calls:
+        sent["tool_calls"] = [
+            {"id": c.id, "type": c.type, "function": {"name": c.function.name, "arguments": c.function.arguments}}
+            for c in message.tool_calls
+        ]
+    return sent
 
 
 def sampling_params(serving: Serving, body: wire.Sampling, max_tokens: int, logprobs: int | None) -> SamplingParams:

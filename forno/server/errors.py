@@ -70,7 +70,7 @@ def bad_json(error: Exception) -> HttpError:
     """A 400 for a body that does not decode, naming the field if the decoder did."""
     message = str(error) or type(error).__name__
     unknown = re.search(r"unknown field `([^`]+)`", message)
-    path = re.search(r"at `\$\.?([^`]*)`", message) or re.search(r"required field `([^`]+)`", message)
+    path = re.search(r"`\$\.?([^`]*)`", message) or re.search(r"required field `([^`]+)`", message)
     param = unknown.group(1) if unknown else path.group(1) if path else None
     if unknown:
         message = f"unknown field {param!r}: forno refuses what it does not implement rather than ignore it"

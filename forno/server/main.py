@@ -83,7 +83,8 @@ def _loop_factory() -> Any:
 def _bind(config: ServerConfig) -> socket.socket:
     """The listening socket, bound before the model loads so that a taken port fails at once."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family)
+    # With the protocol named, asyncio turns Nagle's algorithm off; else small answers wait for delayed acknowledgements.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))

@@ -41,6 +41,12 @@ async def detokenize(serving: Serving, body: wire.DetokenizeRequest, size: int) 
     return json(wire.DetokenizeResponse(prompt=serving.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
 
+async def tokenizer_info(serving: Serving, body: None, size: int) -> App:
+    names = ("bos_token", "eos_token", "pad_token", "unk_token")
+    texts = {name: serving.tokenizer.special_texts.get(name) for name in names}
+    return json(wire.TokenizerInfo(**texts, chat_template=serving.template.source))
+
+
 async def health(serving: Serving, body: None, size: int) -> App:
     """200 while requests are taken; 503 while draining or after the engine failed, so that balancers look elsewhere."""
     if serving.engine.draining:

@@ -13,7 +13,7 @@ import msgspec
 
 from forno import __version__
 from forno.server.endpoint import Endpoint
-from forno.server.wire import ErrorResponse
+from forno.server.wire import ANY_TOKEN, ErrorResponse
 
 REASONS = {
     400: "The request is invalid; `param` names the field.",
@@ -28,8 +28,8 @@ REASONS = {
 SCHEMA = "#/components/schemas/{name}"
 
 
-def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of ``endpoints``."""
+def document(endpoints: Iterable[Endpoint], vocab_size: int) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of ``endpoints`` for a model of ``vocab_size`` tokens."""
     endpoints = tuple(endpoints)
     types = [t for e in endpoints for t in (e.body, e.response) if t is not None] + [ErrorResponse]
     schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA)
@@ -37,13 +37,24 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, by_type)
+    security = {"bearer": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "forno", "version": __version__, "summary": "An OpenAI-compatible LLM server"},
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": _with_vocabulary(components, vocab_size), "securitySchemes": security},
         "security": [{}, {"bearer": []}],
     }
+
+
+def _with_vocabulary(schema: Any, size: int) -> Any:
+    """``schema`` with the real bound of token ids."""
+    if isinstance(schema, dict):
+        return {
+            key: size if (key, value) == ("exclusiveMaximum", ANY_TOKEN) else _with_vocabulary(value, size)
+            for key, value in schema.items()
+        }
+    return [_with_vocabulary(item, size) for item in schema] if isinstance(schema, list) else schema
 
 
 def _operation(endpoint: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:

@@ -136,9 +136,10 @@ class ChunkTemplate:
             _encoder.encode(text),
         )
 
-    def choice(self, value: Any) -> bytes:
-        """Any choice object."""
-        return self._head + _encoder.encode(value) + b"]}\n\n"
+    def choice(self, value: Any, extra: Mapping[str, Any] = {}) -> bytes:
+        """Any choice object, and fields beside ``choices``."""
+        rest = b"," + _encoder.encode(extra)[1:] if extra else b"}"
+        return self._head + _encoder.encode(value) + b"]" + rest + b"\n\n"
 
     def tail(self, usage: Any, timings: Any) -> bytes:
         """The last chunk of a stream with ``include_usage``: no choices, the usage."""

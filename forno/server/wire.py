@@ -12,10 +12,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from forno.request import MAX_LOGPROBS
 
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
-TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
+ANY_TOKEN = 1 << 31
+"""Stands for the size of the vocabulary, which only a server knows; its OpenAPI document names the real one."""
+TokenId = Annotated[int, Meta(ge=0, lt=ANY_TOKEN)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Unit = Annotated[float, Meta(ge=0, le=1)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(max_length=16)]
+
+
+Biases = Annotated[
+    dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),  # JSON's keys are texts
+]
 
 
 class In(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +94,7 @@ class Sampling(In, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Biases | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -95,15 +103,20 @@ class Sampling(In, kw_only=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     deadline: Annotated[float, Meta(gt=0, le=86400)] | None = None
     """Seconds from arrival after which the request fails with 408."""
+    # What follows describes a request to OpenAI; it is accepted and changes nothing.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
 
 class FunctionCall(In, kw_only=True):
     name: str
     arguments: str
+    parsed_arguments: Any = None
+    """OpenAI's client adds it when it echoes a parsed answer back; like ``Message.parsed``."""
 
 
 class ToolCall(In, kw_only=True):
@@ -128,6 +141,7 @@ class Message(In, kw_only=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
+    parsed: Any = None
     audio: None = None
     function_call: None = None
 
@@ -182,6 +196,19 @@ class TokenizeRequest(In, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+
+
+TokenizeBody = Annotated[
+    TokenizeRequest,
+    Meta(
+        extra_json_schema={
+            "oneOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+            ]
+        }
+    ),
+]
 
 
 class DetokenizeRequest(In, kw_only=True):
@@ -331,6 +358,16 @@ class TokenizeResponse(Out, kw_only=True):
 
 class DetokenizeResponse(Out, kw_only=True):
     prompt: str
+
+
+class TokenizerInfo(Out, kw_only=True):
+    """What evaluation harnesses need to tokenize and to write prompts themselves, by Hugging Face's names."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str
 
 
 class Version(Out, kw_only=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -128,10 +129,9 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
         raise RequestError(f"{where}.function is missing", where)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
+        # What a model wrote may be broken, and is then shown to it as the text it is: the conversation must go on.
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"{where}.function.arguments is not valid JSON: {error}", where) from error
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 

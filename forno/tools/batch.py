@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,16 +20,22 @@ import msgspec
 
 from forno.config import EngineConfig, ServerConfig
 from forno.errors import ConfigError, FornoError, RequestError
-from forno.options import add_options, from_args
+from forno.options import add_options
 from forno.server.app import ENDPOINTS
 from forno.server.build import ENGINE_OPTIONS, engine_config, open_serving
+from forno.server.decode import BodyDecoder
 from forno.server.endpoint import Endpoint
-from forno.server.errors import HttpError, bad_json, describe
+from forno.server.errors import HttpError, describe
 from forno.server.respond import Body
 from forno.server.serving import Serving
 from forno.server.wire import ErrorResponse
 
+QUEUE_OPTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
+"""A batch bounds its queue itself, by ``--concurrency``."""
 URLS = {e.path: e for e in ENDPOINTS if e.path in ("/v1/chat/completions", "/v1/completions")}
+
+
+RECORD_START = b'{"id":"batch_req_'
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,21 +63,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", help="Result file; a run that finds it continues where it stopped.")
     parser.add_argument("--concurrency", type=int, default=0, help="Requests in flight (default: 0: twice --max-num-seqs).")
     parser.add_argument("--json", action="store_true", help="Print the counts as JSON on stdout.")
-    add_options(parser, *ENGINE_OPTIONS)
+    add_options(parser, *ENGINE_OPTIONS, skip=QUEUE_OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if every line was answered, 1 if some answers are errors."""
+    if args.concurrency < 0:
+        raise ConfigError(f"--concurrency must not be negative, got {args.concurrency}")
     config = engine_config(args)
+    config = replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=0, max_num_queued_tokens=0))
     lines = read_lines(Path(args.input))
     output = Path(args.output)
+    if output.exists() and output.samefile(args.input):
+        raise ConfigError(f"{output} is the input: name another file for the results")
     counts = Counts(total=len(lines))
     done = finished_ids(output)
     todo = [line for line in lines if line.custom_id not in done]
     counts.skipped = len(lines) - len(todo)
     if todo:
         width = args.concurrency or 2 * config.scheduler.max_num_seqs
-        asyncio.run(_run_all(config, from_args(ServerConfig, args), todo, output, width, counts))
+        asyncio.run(_run_all(config, todo, output, width, counts))
     summary = {
         "total": counts.total,
         "skipped": counts.skipped,
@@ -111,7 +122,7 @@ def read_lines(path: Path) -> list[Line]:
 
 def finished_ids(path: Path) -> set[str]:
     """Ids of the whole lines in an output file; what a kill left after the last whole line is cut off the file."""
-    if not path.exists():
+    if not path.is_file():  # not there yet, or something like /dev/stdout
         return set()
     found: set[str] = set()
     good = 0
@@ -122,9 +133,11 @@ def finished_ids(path: Path) -> set[str]:
                 break
             found.add(record)
             good += len(text)
-        if good < path.stat().st_size:
-            _check_only_tail(path, file, good)
-            file.truncate(good)
+        file.seek(good)
+        tail = file.read()
+        if not _is_cut_short(tail):
+            raise ConfigError(f"{path} exists and is no batch output (see its byte {good}): name another file, or remove it")
+        file.truncate(good)
     return found
 
 
@@ -133,26 +146,25 @@ def _record(text: bytes) -> str | None:
         record = json.loads(text) if text.endswith(b"\n") else None
     except ValueError:
         return None
-    return record.get("custom_id") if isinstance(record, dict) and isinstance(record.get("custom_id"), str) else None
+    if not isinstance(record, dict) or "response" not in record:
+        return None
+    id = record.get("custom_id")
+    return id if isinstance(id, str) else None
 
 
-def _check_only_tail(path: Path, file: IO[bytes], good: int) -> None:
-    """Refuse to cut a file that is not ours: only a last, unfinished line may be dropped."""
-    file.seek(good)
-    if b"\n" in file.read().rstrip(b"\n"):
-        raise ConfigError(f"{path} exists and is no batch output (see its byte {good}): name another file, or remove it")
+def _is_cut_short(tail: bytes) -> bool:
+    """Whether what follows the last whole record may be dropped: the start of one of our own, or nothing."""
+    return b"\n" not in tail and (tail.startswith(RECORD_START) or RECORD_START.startswith(tail))
 
 
-async def _run_all(
-    config: EngineConfig, server: ServerConfig, todo: list[Line], path: Path, width: int, counts: Counts
-) -> None:
+async def _run_all(config: EngineConfig, todo: list[Line], path: Path, width: int, counts: Counts) -> None:
     from tqdm import tqdm
 
-    serving, _ = open_serving(config, server)
+    serving, _ = open_serving(config, ServerConfig())
     serving.engine.start()
     pending: Iterator[Line] = iter(todo)
     try:
-        with path.open("ab") as file, tqdm(total=len(todo), unit="req", file=sys.stderr, disable=None) as bar:
+        with path.open("ab", buffering=0) as file, tqdm(total=len(todo), unit="req", file=sys.stderr, disable=None) as bar:
 
             async def worker() -> None:
                 for line in pending:
@@ -165,25 +177,29 @@ async def _run_all(
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(width, len(todo))):
                     group.create_task(worker())
-    except* OSError as group_error:
-        first = group_error.exceptions[0]
-        raise ConfigError(f"cannot write {path}: {first}; what was written is whole, run again to continue") from group_error
+            if path.is_file():
+                os.fsync(file.fileno())
+    except* OSError as group:
+        error: Any = group.exceptions[0]
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise ConfigError(f"cannot write {path}: {error.strerror}; run again to continue with what is there") from error
     finally:
         await serving.engine.stop()
 
 
 def _append(file: IO[bytes], record: bytes) -> None:
-    """Write one whole line and push it to the disk, so that a kill after it cannot lose it."""
-    file.write(record + b"\n")
-    file.flush()
-    os.fsync(file.fileno())
+    """Write one line. The kernel has it then, so that our own death cannot lose it; a part of it is cut off at resuming."""
+    rest = memoryview(record + b"\n")
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 async def answer(serving: Serving, line: Line) -> tuple[int, bytes]:
     """Status and output record of one request; never raises for the request's own faults."""
     try:
         status, body = 200, await _call(serving, URLS[line.url], bytes(line.body))
-    except (FornoError, HttpError) as error:
+    except (FornoError, HttpError, RecursionError) as error:
         status, described, _ = describe(error)
         body = msgspec.json.encode(ErrorResponse(error=described))
     record: dict[str, Any] = {
@@ -196,13 +212,10 @@ async def answer(serving: Serving, line: Line) -> tuple[int, bytes]:
 
 
 async def _call(serving: Serving, endpoint: Endpoint, raw: bytes) -> bytes:
-    try:
-        body = msgspec.json.decode(raw, type=endpoint.body)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise bad_json(error) from error
+    body = BodyDecoder(endpoint.body).decode(raw)
     if body.stream:
         raise RequestError("a batch cannot stream: leave stream out", "stream")
-    response: Any = await endpoint.handler(serving, body, {})
+    response: Any = await endpoint.handler(serving, body, len(raw))
     result = await response.work
     assert isinstance(result, Body)
     return result.content

@@ -6,11 +6,14 @@ The answer goes to stdout as it is generated; everything else goes to stderr.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from threading import Event
 from typing import Any
 
 from forno.engine.build import Built, build_engine
@@ -75,24 +78,21 @@ class Session:
 
 def run(args: argparse.Namespace) -> int:
     """0, or 1 after an error; an interrupted answer is not an error."""
-    prompt = " ".join(args.prompt)
-    piped = "" if prompt or sys.stdin.isatty() else _read_pipe()
-    session = _open(args)
-    if prompt or piped:
-        text = prompt or piped
-        messages = [*_system(args.system), {"role": "user", "content": text}]
-        _speak(session, session.tokenizer.encode(text) if args.raw else _encode(session, messages))
-        return 0
-    if not sys.stdin.isatty():
-        raise RequestError("the pipe was empty: there is no prompt to answer")
-    if args.raw:
+    text = " ".join(args.prompt)
+    if not text and not sys.stdin.isatty():
+        text = sys.stdin.buffer.read().decode("utf-8", errors="replace").strip()
+        if not text:
+            raise RequestError("the pipe was empty: there is no prompt to answer")
+    if args.raw and not text:
         raise ConfigError("--raw needs a prompt, as arguments or through a pipe")
-    return _chat(session, args.system)
-
-
-def _read_pipe() -> str:
-    raw = sys.stdin.buffer.read()
-    return raw.decode("utf-8", errors="replace").strip()
+    if args.max_tokens < 0:
+        raise ConfigError(f"--max-tokens must not be negative, got {args.max_tokens}")
+    session = _open(args)
+    if not text:
+        return _chat(session, args.system)
+    messages = [*_system(args.system), {"role": "user", "content": text}]
+    _speak(session, session.tokenizer.encode(text) if args.raw else _encode(session, messages))
+    return 0
 
 
 def _open(args: argparse.Namespace) -> Session:
@@ -121,22 +121,39 @@ def _speak(session: Session, prompt: list[int]) -> str:
     started = time.perf_counter()
     first = 0.0
     output = None
-    answer = session.answer(prompt)
-    try:
+    with _interrupts() as interrupted, closing(session.answer(prompt)) as answer:
         for output in answer:
             first = first or time.perf_counter()
             parts.append(output.text)
             sys.stdout.write(output.text)
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        answer.close()
-        print(" [stopped]", file=sys.stderr, end="")
+            if interrupted.is_set():
+                print(" [stopped]", file=sys.stderr, end="")
+                break
     print(flush=True)
     if output is not None and output.finish_reason is FinishReason.LENGTH:
         print("[cut at the token limit]", file=sys.stderr)
     if session.stats and output is not None:
         print(_summary(output, first - started, time.perf_counter() - first), file=sys.stderr)
     return "".join(parts)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Event]:
+    """Ctrl-C sets the event, so that an answer ends between two steps of the engine and never inside one; a second one
+    raises ``KeyboardInterrupt`` as ever."""
+    event = Event()
+
+    def note(signum: int, frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _summary(output: RequestOutput, to_first: float, after: float) -> str:
@@ -158,30 +175,31 @@ def _chat(session: Session, system: str) -> int:
     while True:
         try:
             line = input("> ").strip()
+            if line in ("/exit", "/quit"):
+                return 0
+            messages = _turn(session, messages, line)
         except EOFError:
             print(file=sys.stderr)
             return 0
         except KeyboardInterrupt:
             print("\n(Ctrl-D leaves)", file=sys.stderr)
-            continue
-        if line in ("/exit", "/quit"):
-            return 0
-        if line == "/clear":
-            messages = [m for m in messages if m["role"] == "system"]
-        elif line.startswith("/system"):
-            messages = _system(line.removeprefix("/system").strip())
-        elif line.startswith("/"):
-            print(HELP, file=sys.stderr)
-        elif line:
-            _turn(session, messages, line)
 
 
-def _turn(session: Session, messages: list[dict[str, str]], line: str) -> None:
-    messages.append({"role": "user", "content": line})
+def _turn(session: Session, messages: list[dict[str, str]], line: str) -> list[dict[str, str]]:
+    """Do what a line says; returns the conversation after it."""
+    if line == "/clear":
+        return [m for m in messages if m["role"] == "system"]
+    if line.split(maxsplit=1)[:1] == ["/system"]:
+        return _system(line.removeprefix("/system").strip())
+    if line.startswith("/"):
+        print(HELP, file=sys.stderr)
+        return messages
+    if not line:
+        return messages
+    asked = [*messages, {"role": "user", "content": line}]
     try:
-        text = _speak(session, _encode(session, messages))
+        text = _speak(session, _encode(session, asked))
     except FornoError as error:
         print(f"{error}\n(/clear forgets the conversation)", file=sys.stderr)
-        messages.pop()
-        return
-    messages.append({"role": "assistant", "content": text})
+        return messages
+    return [*asked, {"role": "assistant", "content": text}]

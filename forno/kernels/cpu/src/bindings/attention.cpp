@@ -21,6 +21,7 @@
 
 #include "../isa.hpp"
 #include "../kv_layout.hpp"
+#include "../prefixes.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -96,13 +97,15 @@ struct StepData {
   std::vector<int32_t> positions, row_span;
   std::vector<std::vector<int32_t>> blocks;
   std::vector<Span> spans;
+  SharedPrefixes prefixes;
   Step step{};
 
-  explicit StepData(const std::vector<SpanTuple>& list) {
+  // `block_size` > 0: with the prefixes that spans share.
+  explicit StepData(const std::vector<SpanTuple>& list, int32_t block_size = 0) : prefixes(int32_t(list.size())) {
     for (const auto& [start, tokens, ids] : list) {
       require(start >= 0 && tokens >= 0 && tokens <= (1 << 24) && start <= (1 << 24), "bad span");
       blocks.push_back(ids);
-      spans.push_back({0, start, tokens, int32_t(positions.size()), nullptr});
+      spans.push_back({0, start, tokens, int32_t(positions.size()), nullptr, 0});
       for (int32_t i = 0; i < tokens; ++i) {
         positions.push_back(start + i);
         row_span.push_back(int32_t(spans.size()) - 1);
@@ -114,6 +117,7 @@ struct StepData {
     step.positions = positions.data();
     step.row_span = row_span.data();
     step.spans = spans.data();
+    if (block_size > 0) prefixes.find(spans.data(), block_size, step);
   }
 };
 
@@ -270,10 +274,31 @@ size_t default_shared_bytes(const StepData& data, const PagedKv& kv, int32_t hea
   return attention_shared_bytes(heads, kv.cache().v_dim, data.step.num_rows, longest, threads);
 }
 
+// A step of these spans, checked against the cache before tables are compared.
+StepData step_data(const PagedKv& kv, const std::vector<SpanTuple>& spans, bool share_prefixes) {
+  kv.check(StepData(spans));
+  return StepData(spans, share_prefixes ? kv.cache().block_size : 0);
+}
+
+// The groups that a step's spans form: (indices of spans, keys shared).
+std::vector<std::tuple<std::vector<int32_t>, int32_t>> shared_prefixes(const std::vector<SpanTuple>& spans, int32_t block_size) {
+  require(block_size >= kPage && block_size % kPage == 0, "block_size must be a multiple of 32");
+  for (const auto& [start, tokens, ids] : spans)
+    require(int64_t(ids.size()) * block_size >= int64_t(start) + tokens, "a span has too few blocks");
+  const StepData data(spans, block_size);
+  std::vector<std::tuple<std::vector<int32_t>, int32_t>> groups;
+  for (int32_t i = 0; i < data.step.num_prefixes; ++i) {
+    const SharedPrefix& p = data.step.prefixes[i];
+    const int32_t* members = data.step.prefix_spans + p.first;
+    groups.emplace_back(std::vector<int32_t>(members, members + p.count), p.keys);
+  }
+  return groups;
+}
+
 Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix q,
-             int32_t heads, float scale, int32_t window, float softcap, const std::string& dtype, int64_t shared_bytes) {
-  const StepData data(spans);
-  kv.check(data);
+             int32_t heads, float scale, int32_t window, float softcap, const std::string& dtype, int64_t shared_bytes,
+             bool share_prefixes) {
+  const StepData data = step_data(kv, spans, share_prefixes);
   require(int32_t(q.shape(0)) == data.step.num_rows, "q needs one row per token");
   const size_t bytes = shared_bytes < 0 ? default_shared_bytes(data, kv, heads, threads) : size_t(shared_bytes);
   const Memory shared = aligned(bytes);
@@ -287,9 +312,8 @@ Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const s
 
 // Seconds per call over `repeat` calls that go through the layers in turn.
 double time_attention(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans,
-                      FloatMatrix q, int32_t heads, float scale, int32_t repeat) {
-  const StepData data(spans);
-  kv.check(data);
+                      FloatMatrix q, int32_t heads, float scale, int32_t repeat, bool share_prefixes) {
+  const StepData data = step_data(kv, spans, share_prefixes);
   require(int32_t(q.shape(0)) == data.step.num_rows && repeat >= 1, "q needs one row per token");
   const size_t bytes = default_shared_bytes(data, kv, heads, threads);
   const Memory shared = aligned(bytes);
@@ -424,8 +448,10 @@ void bind_attention(nb::module_& root) {
       .def("read", &PagedKv::read, "blocks"_a, "count"_a, "part"_a);
   m.def("kv_write", &write_kv, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "k"_a, "v"_a, "layer"_a = 0);
   m.def("attention", &attend, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "window"_a = 0,
-        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1);
-  m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a);
+        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1, "share_prefixes"_a = true);
+  m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a,
+        "share_prefixes"_a = true);
+  m.def("shared_prefixes", &shared_prefixes, "spans"_a, "block_size"_a);
   m.def("read_ceiling", &read_ceiling, "cache"_a, "threads"_a, "repeat"_a);
   m.def("attention_shared_bytes", &attention_shared_bytes, "heads"_a, "v_dim"_a, "max_rows"_a, "max_context"_a, "threads"_a);
   m.def("rms_norm", &rms_norm, "isa"_a, "threads"_a, "x"_a, "weight"_a, "eps"_a, "group"_a = 0, "dtype"_a = "f32");

@@ -7,22 +7,44 @@ namespace forno {
 namespace {
 namespace attention {
 
+using attention_plan::Stretch;
+using attention_plan::StretchWalk;
 using attention_plan::Tile;
 
-// Everything one (tile, kv head) needs.
+// One part of one (tile, kv head).
+struct Unit {
+  Tile tile;
+  int32_t kv_head, part;
+};
+
+// Everything a unit's computation needs.
 struct Job {
   const AttentionArgs& args;
-  const Tile& tile;
-  int32_t kv_head, group, rows;
+  const Unit& unit;
+  const Unit* next;         // what this worker computes afterwards, or null
+  int32_t group;
   int kp, vp;               // padded head dims
   char *query, *pages, *clean;
   float* scores;
   char* weights;
+  int32_t* positions;       // [rows]
 
-  int32_t position(int32_t row) const { return tile.span->start + tile.token + row / group; }
+  int32_t rows() const { return unit.tile.rows; }
   int32_t first_key(int32_t row) const {
-    const int32_t end = position(row) + 1;
+    const int32_t end = positions[row] + 1;
     return args.window > 0 && end > args.window ? end - args.window : 0;
+  }
+
+  // f(row of the tile, row of the step, its token's position) for every token's first row.
+  template <class F>
+  FORNO_INLINE void for_tokens(F&& f) const {
+    const Tile& t = unit.tile;
+    int32_t row = 0;
+    auto tokens = [&](const Span& s, int32_t first, int32_t count) {
+      for (int32_t i = first; i < first + count; ++i, row += group) f(row, int64_t(s.row0) + i, s.start + i);
+    };
+    if (t.members == nullptr) return tokens(*t.span, t.token, t.tokens);
+    for (int32_t i = 0; i < t.num_members; ++i) tokens(t.spans[t.members[i]], 0, t.spans[t.members[i]].num_tokens);
   }
 };
 
@@ -31,8 +53,14 @@ template <KvDType kType>
 FORNO_INLINE void store_query(const float* q, int dim, int kp, vf scale, char* out) {
   for (int d = 0; d < kp; d += kLanes) {
     const vf v = vload(q + d, dim - d) * scale;
-    if (kPairs<kType>) vstore_bf16(reinterpret_cast<uint16_t*>(out) + d, v);
-    else vstore(reinterpret_cast<float*>(out) + d, v);
+#if defined(FORNO_AVX512)
+    if (kPairs<kType>) {
+      const __m256bh rounded = _mm512_cvtneps_pbh(v);
+      std::memcpy(out + d * 2, &rounded, 32);
+      continue;
+    }
+#endif
+    vstore(reinterpret_cast<float*>(out) + d, v);
   }
 }
 
@@ -72,12 +100,14 @@ template <KvDType kType>
 void load_queries(const Job& job) {
   const vf scale = vset(job.args.softcap > 0.0f ? job.args.scale : job.args.scale * kLog2e);
   const int32_t dim = job.args.head_dim;
-  for (int32_t row = 0; row < job.rows; ++row) {
-    const int64_t source = job.tile.span->row0 + job.tile.token + row / job.group;
-    const int32_t head = job.kv_head * job.group + row % job.group;
-    const float* q = elementwise::row_f32(job.args.q, source) + int64_t(head) * dim;
-    store_query<kType>(q, dim, job.kp, scale, job.query + row * query_stride<kType>(job.kp));
-  }
+  const int64_t stride = query_stride<kType>(job.kp);
+  job.for_tokens([&](int32_t row, int64_t source, int32_t position) {
+    const float* q = elementwise::row_f32(job.args.q, source) + int64_t(job.unit.kv_head) * job.group * dim;
+    for (int32_t g = 0; g < job.group; ++g, ++row, q += dim) {
+      job.positions[row] = position;
+      store_query<kType>(q, dim, job.kp, scale, job.query + row * stride);
+    }
+  });
 }
 
 }  // namespace attention

@@ -1,0 +1,93 @@
+"""``forno serve`` as a process: what it says, how it stops, what it refuses before the model is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from forno.__main__ import main
+from tests.server.harness import LONG, eventually
+
+
+@contextmanager
+def serve(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process and its URL, as its ready line says it."""
+    command = [sys.executable, "-m", "forno", "serve", str(model), "--port", "0", "--threads", "1", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        ready = process.stderr.readline()
+        match = re.search(r"forno is ready: (http://\S+) serves .+ on 1 threads \(\w+\), started in [\d.]+ s \(.+\)", ready)
+        assert match, ready
+        yield process, match[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_line_to_paste_works_and_a_signal_ends_it(model_path: Path) -> None:
+    with serve(model_path, "--served-model-name", "it's mine") as (process, url):
+        assert process.stderr is not None
+        words = shlex.split(process.stderr.readline())
+        assert words[:2] == ["curl", f"{url}/v1/chat/completions"]
+        body = json.loads(words[words.index("-d") + 1])
+        assert body["model"] == "it's mine"
+        headers = dict([words[words.index("-H") + 1].split(": ")])
+        assert httpx.post(words[1], content=json.dumps(body | {"max_tokens": 2}), headers=headers).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=30)
+        assert (process.returncode, rest, errors) == (0, "", "")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_signals_while_a_request_runs(model_path: Path, times: int) -> None:
+    """The first waits for the request, here until the time for that is over; a second leaves at once."""
+    limit = "0.2" if times == 1 else "1000"
+    with serve(model_path, "--shutdown-timeout", limit) as (process, url):
+        body = {"model": "tiny", "prompt": "the", "stream": True, **LONG}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            if times == 2:
+                eventually(lambda: httpx.get(f"{url}/health").status_code == 503)
+                process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+
+
+def test_what_is_refused_at_once(model_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for options, message in (
+            (["--port", port], f"cannot listen on 127.0.0.1:{port}"),
+            (["--port", "99999"], "cannot listen"),
+            (["--api-key", ","], "holds no key"),
+            (["--api-key-file", str(tmp_path / "none")], "--api-key-file"),
+            (["--model", "other"], "two models"),
+            (["--chat-template", str(tmp_path / "none"), "--port", "0"], "--chat-template"),
+            (["--max-num-seqs", "0", "--port", "0"], "--max-num-seqs"),
+        ):
+            assert main(["serve", str(model_path), *options]) == 1
+            errors = capsys.readouterr().err
+            assert errors.startswith("forno serve: ")
+            assert message in errors
+
+
+def test_unknown_flags_are_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["serve", "--max-num-sequences", "3"])
+    assert refused.value.code == 2
+    assert "unknown option --max-num-sequences; did you mean --max-num-seqs?" in capsys.readouterr().err
