@@ -1,22 +1,37 @@
-// How the workers of a pool share one op: most units are assigned statically, the tail is taken from a ticket,
-// so that a worker whose core was borrowed for a moment does not hold up the others.
+// How the workers of a pool share one op: each takes the units of its own part in order, then what is left of the
+// others' parts. A worker whose core was borrowed holds up no more than the unit it has in hand; one that does not come
+// at all holds up nothing.
 #pragma once
 #include "types.hpp"
 
 namespace forno {
 namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
 
+// The units that one worker takes, `total` in all.
+struct Tickets {
+  const Worker& worker;
+  int32_t total;
+  int32_t part = 0;  // parts already empty: the worker's own is the first
+
+  // The next unit, or -1 when none is left.
+  int32_t take() {
+    for (; part < worker.count; ++part) {
+      const int32_t owner = (worker.id + part) % worker.count;
+      const int32_t begin = int32_t(int64_t(total) * owner / worker.count);
+      const int32_t size = int32_t(int64_t(total) * (owner + 1) / worker.count) - begin;
+      int32_t* next = worker.ticket + owner * kTicketStride;
+      if (__atomic_load_n(next, __ATOMIC_RELAXED) >= size) continue;
+      const int32_t index = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
+      if (index < size) return begin + index;
+    }
+    return -1;
+  }
+};
+
 template <class F>
 inline void for_units(Worker& w, int32_t total, F&& body) {
-  const int32_t fixed = w.count == 1 ? total : (total * 3 / 4) / w.count * w.count;
-  const int32_t share = fixed / w.count;
-  for (int32_t u = w.id * share, end = u + share; u < end; ++u) body(u);
-  if (fixed == total) return;
-  for (;;) {
-    const int32_t u = fixed + __atomic_fetch_add(w.ticket, 1, __ATOMIC_RELAXED);
-    if (u >= total) return;
-    body(u);
-  }
+  Tickets tickets{w, total};
+  for (int32_t u = tickets.take(); u >= 0; u = tickets.take()) body(u);
 }
 
 }  // namespace
