@@ -82,5 +82,5 @@ def test_a_failed_request_raises_and_leaves_the_engine_clean(llm: LLM) -> None:
 
 
 def test_unknown_options_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"'max_num_seq'.*'max_num_seqs'"):
+    with pytest.raises(ConfigError, match=r"'max_num_seq'.*max_num_seqs"):
         LLM("some-model", max_num_seq=4)

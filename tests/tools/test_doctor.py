@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forno.__main__ import main
 from forno.tools import doctor
 
 
@@ -71,7 +72,7 @@ def test_each_problem_has_one_sentence(problem: dict[str, Any], words: str) -> N
 def test_json_and_table_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(doctor, "SECONDS", 0.01)
     monkeypatch.setattr(doctor, "examine", lambda: {**HEALTHY, "advice": []})
-    assert doctor.run(["--json"]) == 0
+    assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["affinity"] == 8
     with pytest.raises(SystemExit):
-        doctor.run(["--nonsense"])
+        main(["doctor", "--nonsense"])

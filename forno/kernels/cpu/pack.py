@@ -83,8 +83,13 @@ def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads:
         if tensors[name].shape != spec.shape:
             raise CheckpointError(f"tensor {name!r} has shape {tensors[name].shape}, the architecture needs {spec.shape}")
     vectors = {n: as_vector(n, tensors[n]) for n, spec in program.weights.items() if len(spec.shape) == 1}
+    keys = _matrices(program)
+    try:
+        memory = _native.WeightMemory(sum(_native.packed_bytes(*_shape(program, key)) for key in keys))
+    except ValueError as error:
+        raise CheckpointError(f"cannot pack the weights: {error}") from error
     with ThreadPoolExecutor(threads, thread_name_prefix="forno-pack") as pool:
-        jobs = [_start(program, key, [tensors[n] for n in key], pool) for key in _matrices(program)]
+        jobs = [_start(program, key, [tensors[n] for n in key], memory, pool) for key in keys]
         matrices = {job.key: job.finish() for job in jobs}
     return PackedWeights(matrices, vectors)
 
@@ -116,13 +121,18 @@ def _matrices(program: Program) -> list[tuple[str, ...]]:
     return list(keys)
 
 
-def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], pool: ThreadPoolExecutor) -> _Job:
-    """Allocate one matrix and hand out the work of filling it."""
+def _shape(program: Program, key: tuple[str, ...]) -> tuple[str, int, int, bool]:
+    """A matrix's format, rows, columns, and whether it is gate and up interleaved."""
     rows, columns = program.weights[key[0]].shape
+    return program.weights[key[0]].format, rows * len(key), columns, len(key) > 1
+
+
+def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], memory: Any, pool: ThreadPoolExecutor) -> _Job:
+    """Lay out one matrix in ``memory`` and hand out the work of filling it."""
     target, given = program.weights[key[0]].format, sources[0].format
     if any(s.format != given for s in sources):
         raise CheckpointError(f"{' and '.join(key)} are one matrix but are held in different formats")
-    matrix = _native.PackedMatrix(target, rows * len(key), columns, len(key) > 1)
+    matrix = _native.PackedMatrix(*_shape(program, key), memory)
     source_format = "" if given == target else given
     if len(key) == 1:
         data, order = sources[0].data, sources[0].row_order

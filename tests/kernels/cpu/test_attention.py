@@ -64,6 +64,12 @@ class World:
         ops.kv_write(isa, 1, self.kv, [(0, length, blocks)], k, v)
         return Sequence(length, blocks, k, v, q)
 
+    def extend(self, base: Sequence, shared: int, length: int, isa: str = "portable") -> Sequence:
+        """A sequence whose first ``shared`` tokens (whole blocks) are those of ``base``."""
+        own = self.sequence(length - shared, isa)
+        k, v, q = (np.concatenate([a[:shared], b]) for a, b in ((base.k, own.k), (base.v, own.v), (base.q, own.q)))
+        return Sequence(length, base.blocks[: shared // self.block_size] + own.blocks, k, v, q)
+
     def attend(self, isa: str, spans: list[tuple[Sequence, int, int]], threads: int = 1, **options: object) -> np.ndarray:
         """Rows of each (sequence, start, tokens), as float32."""
         q = np.concatenate([s.q[start : start + n] for s, start, n in spans])
@@ -167,7 +173,7 @@ def test_bits_do_not_depend_on_company(
     done = [0] * len(sequences)
     while any(d < s.length for d, s in zip(done, sequences, strict=True)):  # random chunks, random batch-mates
         order = data.draw(st.permutations(range(len(sequences))))
-        spans = []
+        spans: list[tuple[int, int, int]] = []
         for i in order:
             left = sequences[i].length - done[i]
             if left and (not spans or data.draw(st.booleans())):
@@ -278,3 +284,59 @@ def test_shared_memory_is_bounded() -> None:
     assert ops.attention_shared_bytes(9, 64, 512, 8192, 1) == 4096
     assert ops.attention_shared_bytes(9, 64, 512, 8192, 2) == 4096 + 4 * 64 * 9 * 96 * 4
     assert ops.attention_shared_bytes(128, 128, 8192, 1 << 20, 64) == 4096 + (64 << 20)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    isa=st.sampled_from(ISAS),
+    dtype=st.sampled_from(["bf16", "int8", "float32"]),
+    shape=st.sampled_from([(3, 1, 64), (9, 3, 64), (7, 1, 80), (4, 4, 16), (30, 1, 16)]),
+    block_size=st.sampled_from([32, 64, 96]),
+    softcap=st.sampled_from([0.0, 2.0]),
+    data=st.data(),
+)
+def test_a_shared_prefix_changes_no_bits(
+    isa: str, dtype: str, shape: tuple[int, int, int], block_size: int, softcap: float, data: st.DataObject
+) -> None:
+    """Sequences on one or two documents, some rows of them at different depths, next to one that shares nothing."""
+    heads, kv_heads, dim = shape
+    world = World(heads, kv_heads, dim, dim, dtype, block_size, num_blocks=160, seed=data.draw(st.integers(0, 99)))
+    documents = [world.sequence(block_size * 6, isa) for _ in range(data.draw(st.integers(1, 2)))]
+    spans = [(world.sequence(300, isa), 299, 1)]
+    for _ in range(data.draw(st.integers(2, 9), label="sequences")):
+        shared = block_size * data.draw(st.integers(1, 6))
+        tokens = data.draw(st.integers(1, 5))
+        s = world.extend(data.draw(st.sampled_from(documents)), shared, shared + data.draw(st.integers(tokens, 200)), isa)
+        spans.insert(data.draw(st.integers(0, len(spans))), (s, s.length - tokens, tokens))
+    threads = data.draw(st.sampled_from([1, 2, 4]))
+    apart = bits(world.attend(isa, spans, threads, softcap=softcap, share_prefixes=False))
+    assert (bits(world.attend(isa, spans, threads, softcap=softcap)) == apart).all()
+    assert (bits(world.attend(isa, spans, 1, softcap=softcap)) == apart).all()
+
+
+def test_groups_save_the_most_reads() -> None:
+    """Everyone begins with a system prompt of 128 tokens; five of the eight go on with a document each of two."""
+    system, first, second = [1, 2, 3, 4], list(range(10, 20)), list(range(20, 40))
+    tails = iter(range(100, 200))
+
+    def span(document: list[int]) -> tuple[int, int, list[int]]:
+        blocks = [*system, *document, next(tails)]
+        return len(blocks) * 32 - 1, 1, blocks
+
+    spans = [span(first), span([]), span(second), span(first), span([]), span(second), span(first), span([])]
+    groups = ops.shared_prefixes(spans, 32)
+    assert sorted((sorted(members), keys) for members, keys in groups) == [
+        ([0, 3, 6], 384),  # 14 blocks: three whole segments
+        ([1, 4, 7], 128),
+        ([2, 5], 768),
+    ]
+
+
+def test_what_does_not_share() -> None:
+    table = list(range(20))
+    assert ops.shared_prefixes([(500, 1, table), (500, 1, table)], 32) == [([0, 1], 384)]  # 15 blocks seen whole
+    assert ops.shared_prefixes([(500, 1, table), (500, 5, table)], 32) == []  # long spans fill tiles alone
+    assert ops.shared_prefixes([(500, 1, table), (127, 1, table)], 32) == []  # the second sees no segment whole
+    assert ops.shared_prefixes([(500, 1, table), (500, 1, table[::-1])], 32) == []
+    assert ops.shared_prefixes([(500, 1, table), (500, 0, table)], 32) == []
+    assert ops.shared_prefixes([], 32) == []

@@ -163,12 +163,13 @@ def test_kv_write(isa: str, dtype: str, k_dim: int, v_dim: int, block_size: int)
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
-def test_kv_bytes_equal_on_every_instruction_set(dtype: str) -> None:
-    k, v = normal(8, 70, 2 * 80), normal(9, 70, 2 * 80)
-    k[3, :80], k[4, 80:], v[5, 3], v[6, 100] = 0, 1e-42, np.nan, -np.inf
+@pytest.mark.parametrize("dim", [80, 5, 18])
+def test_kv_bytes_equal_on_every_instruction_set(dtype: str, dim: int) -> None:
+    k, v = normal(8, 70, 2 * dim), normal(9, 70, 2 * dim)
+    k[3, :dim], k[4, dim:], v[5, 3], v[6, dim + 1] = 0, 1e-42, np.nan, -np.inf
     images = []
     for isa in ISAS:
-        kv = ops.PagedKv(2, 80, 80, 32, 4, dtype)
+        kv = ops.PagedKv(2, dim, dim, 32, 4, dtype)
         ops.kv_write(isa, 2, kv, [(0, 70, [3, 1, 0])], k, v)
         images.append(kv.raw())
     for image in images[1:]:

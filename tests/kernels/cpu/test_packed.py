@@ -143,3 +143,19 @@ def test_embedding_rows(fmt: str, isa: str) -> None:
     rows = _native.embed(packed(fmt, data, 100, 256), ids, isa=isa, threads=2)
     np.testing.assert_array_equal(bits(rows[:5]), bits(dequantize(fmt, data, 100, 256)[ids[:5]]))
     assert np.isnan(rows[5:]).all()
+
+
+def test_matrices_share_a_memory_that_outlives_its_name() -> None:
+    shapes = [("q4_1", 70, 64), ("f32", 3, 5), ("q8_0", 64, 32)]
+    memory = _native.WeightMemory(sum(_native.packed_bytes(*shape) for shape in shapes))
+    matrices = [_native.PackedMatrix(*shape, memory=memory) for shape in shapes]
+    with pytest.raises(ValueError, match="used up"):
+        _native.PackedMatrix("q8_0", 64, 4096, memory=memory)
+    del memory
+    for matrix, (fmt, n, k) in zip(matrices, shapes, strict=True):
+        assert matrix.nbytes == _native.packed_bytes(fmt, n, k)
+        matrix.pack(random_weight(np.random.default_rng(n), fmt, n, k))
+    for matrix, (fmt, n, k) in zip(matrices, shapes, strict=True):
+        alone = _native.PackedMatrix(fmt, n, k)
+        alone.pack(random_weight(np.random.default_rng(n), fmt, n, k))
+        assert (matrix.dequantize() == alone.dequantize()).all()

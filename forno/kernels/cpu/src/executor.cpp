@@ -31,7 +31,8 @@ Executor::Executor(const ExecutorConfig& config)
     : config_(config),
       pool_(config.threads, config.spin_us, sampler_scratch_bytes(config.vocab)),
       activations_(config.activation_bytes),
-      requests_(config.vocab) {
+      requests_(config.vocab),
+      prefixes_(config.max_rows < 1 ? 0 : config.max_rows) {
   if (!config.kernels) refuse("no kernels were given");
   if (config.max_rows < 1 || config.vocab < 1 || config.max_positions < 1) refuse("sizes must be positive");
   if (config.num_blocks < 1 || config.block_size < kPage || config.block_size % kPage)
@@ -139,12 +140,13 @@ void Executor::add_output(int32_t row, const PlanRow& plan, int32_t plan_row, in
 }
 
 void Executor::build(const StepInput& input) {
-  step_ = {0, input.num_rows, 0, token_ids_.data(), positions_.data(), row_span_.data(), spans_.data(), outputs_.data()};
+  step_ = {0, input.num_rows, 0, token_ids_.data(), positions_.data(), row_span_.data(), spans_.data(), outputs_.data(),
+           0, nullptr, nullptr};
   for (int32_t i = 0; i < input.num_rows; ++i) {
     const PlanRow& plan = input.rows[i];
     const Resident& request = requests_.live(plan.slot);
     const bool scores_prompt = request.sampling.prompt_logprobs >= 0;
-    spans_[i] = {plan.slot, plan.start, plan.num_tokens, step_.num_rows, input.blocks + plan.first_block};
+    spans_[i] = {plan.slot, plan.start, plan.num_tokens, step_.num_rows, input.blocks + plan.first_block, 0};
     for (int32_t t = 0; t < plan.num_tokens; ++t) {
       const int32_t position = plan.start + t, row = step_.num_rows + t;
       token_ids_[row] = request.tokens[position];
@@ -157,6 +159,7 @@ void Executor::build(const StepInput& input) {
     }
     step_.num_rows += plan.num_tokens;
   }
+  if (sharing_) prefixes_.find(spans_.data(), config_.block_size, step_);
 }
 
 int32_t Executor::run(const StepInput& input) {

@@ -10,6 +10,7 @@
 
 #include "arena.hpp"
 #include "pool.hpp"
+#include "prefixes.hpp"
 #include "requests.hpp"
 #include "sampler.hpp"
 #include "types.hpp"
@@ -94,6 +95,9 @@ class Executor {
   void time_ops(bool on) { timing_ = on; }
   const std::vector<int64_t>& op_nanoseconds() const { return op_ns_; }
 
+  // Whether sequences that share leading blocks read them once. Changes no result; off only to measure what it is worth.
+  void share_prefixes(bool on) { sharing_ = on; }
+
   RequestTable& requests() { return requests_; }
   Pool& pool() { return pool_; }
   const ExecutorConfig& config() const { return config_; }
@@ -128,10 +132,12 @@ class Executor {
   std::vector<Span> spans_;
   std::vector<Output> outputs_;
   std::vector<Draw> draws_;
+  SharedPrefixes prefixes_;
 
   Arena capture_;
   bool capturing_ = false;
   bool timing_ = false;
+  bool sharing_ = true;
   std::vector<int64_t> op_ns_;
 };
 

@@ -65,7 +65,10 @@ size_t attention_shared_bytes(int32_t heads, int32_t v_dim, int32_t max_rows, in
 }
 
 size_t attention_scratch_bytes(int32_t heads, const KvCache& cache) {
-  return size_t(attention_plan::scratch_bytes(heads / cache.kv_heads, cache.k_dim, cache.v_dim));
+  const int64_t attention = attention_plan::scratch_bytes(heads / cache.kv_heads, cache.k_dim, cache.v_dim);
+  const int64_t widest = padded(cache.k_dim > cache.v_dim ? cache.k_dim : cache.v_dim);
+  const int64_t prepare = padded(cache.k_dim) * cache.kv_heads * 4 + widest * 4;
+  return size_t(attention > prepare ? attention : prepare);
 }
 
 }  // namespace forno

@@ -1,7 +1,5 @@
 #include "packed.hpp"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -38,16 +36,14 @@ int64_t panel_size(Format format, int64_t k) {
   return size;
 }
 
-constexpr size_t kHugePage = size_t(2) << 20;
+int64_t panels_of(int64_t n, bool interleaved) {
+  const int64_t outputs = interleaved ? n / 2 : n, per_panel = interleaved ? kPanel / 2 : kPanel;
+  return (outputs + per_panel - 1) / per_panel;
+}
 
 uint8_t* allocate(size_t bytes) {
-  const bool large = bytes >= kHugePage;
-  const size_t alignment = large ? kHugePage : 64;
-  void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* p = std::aligned_alloc(64, bytes);
   if (!p) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  if (large) madvise(p, bytes, MADV_HUGEPAGE);  // a refusal only costs speed
-#endif
   return static_cast<uint8_t*>(p);
 }
 
@@ -222,18 +218,23 @@ void unpack_floats(const PackedMatrix& m, const uint8_t* panel, int lane, float*
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(Format format_, int64_t n_, int64_t k_, bool interleaved_) : format(format_), interleaved(interleaved_) {
-  check_shape(format, n_, k_, interleaved);
-  n = int32_t(n_);
-  k = int32_t(k_);
-  const int32_t outputs = interleaved ? n / 2 : n, per_panel = interleaved ? kPanel / 2 : kPanel;
-  panels = (outputs + per_panel - 1) / per_panel;
-  panel_bytes = panel_size(format, k);
-  bytes = size_t(panel_bytes) * size_t(panels);
-  data = allocate(bytes);
+size_t packed_bytes(Format format, int64_t n, int64_t k, bool interleaved) {
+  check_shape(format, n, k, interleaved);
+  return size_t(panel_size(format, k)) * size_t(panels_of(n, interleaved));
 }
 
-PackedMatrix::~PackedMatrix() { std::free(data); }
+PackedMatrix::PackedMatrix(Format format_, int64_t n_, int64_t k_, bool interleaved_, uint8_t* memory)
+    : format(format_), interleaved(interleaved_), data(memory), bytes(packed_bytes(format_, n_, k_, interleaved_)), owner(!memory) {
+  n = int32_t(n_);
+  k = int32_t(k_);
+  panels = int32_t(panels_of(n, interleaved));
+  panel_bytes = panel_size(format, k);
+  if (owner) data = allocate(bytes);
+}
+
+PackedMatrix::~PackedMatrix() {
+  if (owner) std::free(data);
+}
 
 void pack(PackedMatrix& m, const Source* sources, int32_t num_sources, int32_t first, int32_t last) {
   if (num_sources != (m.interleaved ? 2 : 1)) fail("an interleaved matrix is packed from gate and up, any other from one source");

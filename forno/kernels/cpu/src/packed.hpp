@@ -25,7 +25,8 @@ constexpr int32_t kPanel = 64;      // outputs side by side
 constexpr int32_t kBlock = 32;      // weights along K that share a scale
 constexpr int32_t kSuperBlocks = 8;  // blocks that share a header
 
-// A packed weight matrix [n, k]; owns its memory. Filled panel by panel by pack(); read-only afterwards.
+// A packed weight matrix [n, k]; owns its memory, or lies in memory that its maker keeps (a model's matrices side by side:
+// one stream of huge pages, however small each is). Filled panel by panel by pack(); read-only afterwards.
 //
 // Interleaved, it holds two matrices of equal shape, gate and up, n / 2 outputs each: panel p is gate outputs
 // [32 p, 32 p + 32), then the same of up, both zero-padded. Its bias, if any, has that order and length panels * 64.
@@ -35,15 +36,20 @@ struct PackedMatrix {
   int32_t panels;
   bool interleaved;
   int64_t panel_bytes;
-  uint8_t* data;  // 64-byte aligned; 2 MB aligned and in huge pages if large
-  size_t bytes;
+  uint8_t* data;  // 64-byte aligned
+  size_t bytes;   // a multiple of 64
+  bool owner;
 
-  // Allocates. Throws std::invalid_argument if the shape is not positive or k is no multiple of the format's block.
-  PackedMatrix(Format format, int64_t n, int64_t k, bool interleaved);
+  // Allocates, unless `memory` is given: packed_bytes() bytes, 64-byte aligned, that outlive the matrix.
+  // Throws std::invalid_argument if the shape is not positive or k is no multiple of the format's block.
+  PackedMatrix(Format format, int64_t n, int64_t k, bool interleaved, uint8_t* memory = nullptr);
   ~PackedMatrix();
   PackedMatrix(const PackedMatrix&) = delete;
   PackedMatrix& operator=(const PackedMatrix&) = delete;
 };
+
+// Bytes that such a matrix takes. Throws std::invalid_argument as its constructor does.
+size_t packed_bytes(Format format, int64_t n, int64_t k, bool interleaved);
 
 // The rows of a matrix as a file holds them, one after the other in `format`'s blocks.
 struct Source {

@@ -38,6 +38,14 @@ struct Span {
   int32_t num_tokens;
   int32_t row0;
   const int32_t* blocks;  // block ids covering start + num_tokens positions
+  int32_t in_prefix;      // 1: listed in some SharedPrefix
+};
+
+// Spans of few tokens whose block tables begin alike: attention may read the first `keys` keys once for all of them.
+// The members see all those keys. They are Step::prefix_spans[first, first + count).
+struct SharedPrefix {
+  int32_t first, count;
+  int32_t keys;           // a multiple of 128, a segment of attention_plan.hpp
 };
 
 // One row whose logits are needed.
@@ -57,6 +65,9 @@ struct Step {
   const int32_t* row_span;    // [num_rows] index into spans
   const Span* spans;
   const Output* outputs;
+  int32_t num_prefixes;       // disjoint
+  const SharedPrefix* prefixes;
+  const int32_t* prefix_spans;  // indices into spans
 };
 
 enum class KvDType : int32_t { BF16 = 0, INT8 = 1, F32 = 2 };

@@ -6,10 +6,13 @@
 namespace forno {
 namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
 
+inline int32_t fixed_units(const Worker& w, int32_t total) {
+  return w.count == 1 ? total : total * 3 / 4 / w.count * w.count;
+}
+
 template <class F>
 inline void for_units(Worker& w, int32_t total, F&& body) {
-  const int32_t fixed = w.count == 1 ? total : (total * 3 / 4) / w.count * w.count;
-  const int32_t share = fixed / w.count;
+  const int32_t fixed = fixed_units(w, total), share = fixed / w.count;
   for (int32_t u = w.id * share, end = u + share; u < end; ++u) body(u);
   if (fixed == total) return;
   for (;;) {
@@ -17,6 +20,12 @@ inline void for_units(Worker& w, int32_t total, F&& body) {
     if (u >= total) return;
     body(u);
   }
+}
+
+// The unit that `for_units` will likely give this worker after unit u: a guess, good enough to fetch data for. >= total: none.
+inline int32_t likely_next(const Worker& w, int32_t total, int32_t u) {
+  const int32_t fixed = fixed_units(w, total), last = fixed / w.count * (w.id + 1) - 1;
+  return u < last ? u + 1 : u == last ? (fixed == total ? total : fixed + w.id) : u + w.count;
 }
 
 }  // namespace

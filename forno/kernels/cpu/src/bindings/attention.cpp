@@ -5,6 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -17,6 +21,7 @@
 
 #include "../isa.hpp"
 #include "../kv_layout.hpp"
+#include "../prefixes.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -39,8 +44,13 @@ struct FreeAligned {
 using Memory = std::unique_ptr<char, FreeAligned>;
 
 Memory aligned(size_t bytes) {
-  char* p = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096));
+  constexpr size_t huge = size_t(2) << 20;
+  const size_t unit = bytes >= huge ? huge : 4096, rounded = (bytes + unit - 1) / unit * unit + unit;
+  char* p = static_cast<char*>(std::aligned_alloc(unit, rounded));
   if (p == nullptr) throw std::bad_alloc();
+#if defined(__linux__)
+  if (unit == huge) madvise(p, rounded, MADV_HUGEPAGE);  // scattered blocks miss the TLB at 4 KiB
+#endif
   std::memset(p, 0, bytes);
   return Memory(p);
 }
@@ -87,13 +97,15 @@ struct StepData {
   std::vector<int32_t> positions, row_span;
   std::vector<std::vector<int32_t>> blocks;
   std::vector<Span> spans;
+  SharedPrefixes prefixes;
   Step step{};
 
-  explicit StepData(const std::vector<SpanTuple>& list) {
+  // `block_size` > 0: with the prefixes that spans share.
+  explicit StepData(const std::vector<SpanTuple>& list, int32_t block_size = 0) : prefixes(int32_t(list.size())) {
     for (const auto& [start, tokens, ids] : list) {
       require(start >= 0 && tokens >= 0 && tokens <= (1 << 24) && start <= (1 << 24), "bad span");
       blocks.push_back(ids);
-      spans.push_back({0, start, tokens, int32_t(positions.size()), nullptr});
+      spans.push_back({0, start, tokens, int32_t(positions.size()), nullptr, 0});
       for (int32_t i = 0; i < tokens; ++i) {
         positions.push_back(start + i);
         row_span.push_back(int32_t(spans.size()) - 1);
@@ -105,6 +117,7 @@ struct StepData {
     step.positions = positions.data();
     step.row_span = row_span.data();
     step.spans = spans.data();
+    if (block_size > 0) prefixes.find(spans.data(), block_size, step);
   }
 };
 
@@ -190,9 +203,10 @@ class PagedKv {
     const size_t heads = size_t(cache_.kv_heads), dim = size_t(part ? cache_.v_dim : cache_.k_dim);
     auto* out = new float[size_t(count) * heads * dim + 1];
     nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    float* next = out;
     for (int32_t t = 0; t < count; ++t)
-      for (size_t h = 0; h < heads; ++h)
-        for (size_t d = 0; d < dim; ++d) out[(size_t(t) * heads + h) * dim + d] = element(blocks, t, int32_t(h), int32_t(d), part);
+      for (int32_t h = 0; h < cache_.kv_heads; ++h)
+        for (int32_t d = 0; d < int32_t(dim); ++d) *next++ = element(blocks, t, h, d, part);
     return {out, {size_t(count), heads, dim}, owner};
   }
 
@@ -206,20 +220,23 @@ class PagedKv {
 
   // Written from the layout in types.hpp, not from the kernels, so that a test of one tests the other.
   float element(const std::vector<int32_t>& blocks, int32_t token, int32_t head, int32_t d, int32_t part) const {
-    const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size, t = in_block % kPage;
-    const char* page = cache_.base + block * cache_.block_stride + head * cache_.head_stride + in_block / kPage * cache_.page_stride;
+    const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size;
+    const char* page = cache_.base + block * cache_.block_stride + head * cache_.head_stride;
+    page += in_block / kPage * cache_.page_stride;
     const char* p = page + (part ? cache_.v_offset : 0);
-    const int64_t vp = (cache_.v_dim + 15) / 16 * 16;
-    if (cache_.dtype == KvDType::F32) return at<float>(p, part ? t * vp + d : d * kPage + t);
+    const int64_t t = in_block % kPage, vp = (cache_.v_dim + 15) / 16 * 16;
+    // Elements of K lie [d / per][t][d % per], of V [t / per][d][t % per], `per` of them to a dword.
+    const int64_t per = cache_.dtype == KvDType::F32 ? 1 : cache_.dtype == KvDType::BF16 ? 2 : 4;
+    const int64_t index = part ? (t / per * vp + d) * per + t % per : (d / per * kPage + t) * per + d % per;
+    if (cache_.dtype == KvDType::F32) return at<float>(p, index);
     if (cache_.dtype == KvDType::BF16) {
-      const uint32_t bits = uint32_t(at<uint16_t>(p, part ? (t / 2 * vp + d) * 2 + t % 2 : (d / 2 * kPage + t) * 2 + d % 2)) << 16;
+      const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
       float v;
       std::memcpy(&v, &bits, 4);
       return v;
     }
     const float scale = at<float>(page + (part ? cache_.v_scale_offset : cache_.k_scale_offset), t);
-    const int32_t q = part ? at<int8_t>(p, (t / 4 * vp + d) * 4 + t % 4) : at<uint8_t>(p, (d / 4 * kPage + t) * 4 + d % 4) - 128;
-    return scale * float(q);
+    return scale * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
   }
 
   KvCache cache_;
@@ -257,10 +274,31 @@ size_t default_shared_bytes(const StepData& data, const PagedKv& kv, int32_t hea
   return attention_shared_bytes(heads, kv.cache().v_dim, data.step.num_rows, longest, threads);
 }
 
+// A step of these spans, checked against the cache before tables are compared.
+StepData step_data(const PagedKv& kv, const std::vector<SpanTuple>& spans, bool share_prefixes) {
+  kv.check(StepData(spans));
+  return StepData(spans, share_prefixes ? kv.cache().block_size : 0);
+}
+
+// The groups that a step's spans form: (indices of spans, keys shared).
+std::vector<std::tuple<std::vector<int32_t>, int32_t>> shared_prefixes(const std::vector<SpanTuple>& spans, int32_t block_size) {
+  require(block_size >= kPage && block_size % kPage == 0, "block_size must be a multiple of 32");
+  for (const auto& [start, tokens, ids] : spans)
+    require(int64_t(ids.size()) * block_size >= int64_t(start) + tokens, "a span has too few blocks");
+  const StepData data(spans, block_size);
+  std::vector<std::tuple<std::vector<int32_t>, int32_t>> groups;
+  for (int32_t i = 0; i < data.step.num_prefixes; ++i) {
+    const SharedPrefix& p = data.step.prefixes[i];
+    const int32_t* members = data.step.prefix_spans + p.first;
+    groups.emplace_back(std::vector<int32_t>(members, members + p.count), p.keys);
+  }
+  return groups;
+}
+
 Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix q,
-             int32_t heads, float scale, int32_t window, float softcap, const std::string& dtype, int64_t shared_bytes) {
-  const StepData data(spans);
-  kv.check(data);
+             int32_t heads, float scale, int32_t window, float softcap, const std::string& dtype, int64_t shared_bytes,
+             bool share_prefixes) {
+  const StepData data = step_data(kv, spans, share_prefixes);
   require(int32_t(q.shape(0)) == data.step.num_rows, "q needs one row per token");
   const size_t bytes = shared_bytes < 0 ? default_shared_bytes(data, kv, heads, threads) : size_t(shared_bytes);
   const Memory shared = aligned(bytes);
@@ -274,9 +312,8 @@ Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const s
 
 // Seconds per call over `repeat` calls that go through the layers in turn.
 double time_attention(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans,
-                      FloatMatrix q, int32_t heads, float scale, int32_t repeat) {
-  const StepData data(spans);
-  kv.check(data);
+                      FloatMatrix q, int32_t heads, float scale, int32_t repeat, bool share_prefixes) {
+  const StepData data = step_data(kv, spans, share_prefixes);
   require(int32_t(q.shape(0)) == data.step.num_rows && repeat >= 1, "q needs one row per token");
   const size_t bytes = default_shared_bytes(data, kv, heads, threads);
   const Memory shared = aligned(bytes);
@@ -356,7 +393,8 @@ Bytes gather(const std::string& isa, int32_t threads, FloatMatrix x, const std::
 void check_angles(const FloatMatrix& cos_sin, const Step& step, int32_t head_dim) {
   const int32_t rope_dim = int32_t(cos_sin.shape(1));
   require(rope_dim % 2 == 0 && rope_dim <= head_dim, "cos_sin has the wrong width");
-  for (int32_t i = 0; i < step.num_rows; ++i) require(step.positions[i] < int32_t(cos_sin.shape(0)), "cos_sin has too few rows");
+  for (int32_t i = 0; i < step.num_rows; ++i)
+    require(step.positions[i] < int32_t(cos_sin.shape(0)), "cos_sin has too few rows");
 }
 
 Bytes rope(const std::string& isa, int32_t threads, const std::vector<SpanTuple>& spans, FloatMatrix x, int32_t heads,
@@ -372,8 +410,8 @@ Bytes rope(const std::string& isa, int32_t threads, const std::vector<SpanTuple>
   return out.array();
 }
 
-Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix x,
-                  int32_t heads, FloatMatrix cos_sin, FloatVector q_norm, FloatVector k_norm, float eps) {
+Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans,
+                  FloatMatrix x, int32_t heads, FloatMatrix cos_sin, FloatVector q_norm, FloatVector k_norm, float eps) {
   const StepData data(spans);
   kv.check(data);
   const KvCache& cache = kv.cache();
@@ -381,7 +419,8 @@ Bytes qkv_prepare(const std::string& isa, int32_t threads, const PagedKv& kv, co
   require(cache.v_dim == dim && int32_t(x.shape(1)) == (heads + 2 * cache.kv_heads) * dim, "x has the wrong width");
   require(int32_t(x.shape(0)) == data.step.num_rows, "x needs one row per token");
   check_angles(cos_sin, data.step, dim);
-  for (const FloatVector& norm : {q_norm, k_norm}) require(norm.shape(0) == 0 || int32_t(norm.shape(0)) == dim, "bad norm length");
+  for (const FloatVector& norm : {q_norm, k_norm})
+    require(norm.shape(0) == 0 || int32_t(norm.shape(0)) == dim, "bad norm length");
   const Output2d out(x.shape(0), heads * dim, DType::F32);
   const QkvPrepareArgs args{input(x), out.view, cache, heads, cache.kv_heads, dim, int32_t(cos_sin.shape(1)), cos_sin.data(),
                             q_norm.shape(0) ? q_norm.data() : nullptr, k_norm.shape(0) ? k_norm.data() : nullptr, eps};
@@ -409,8 +448,10 @@ void bind_attention(nb::module_& root) {
       .def("read", &PagedKv::read, "blocks"_a, "count"_a, "part"_a);
   m.def("kv_write", &write_kv, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "k"_a, "v"_a, "layer"_a = 0);
   m.def("attention", &attend, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "window"_a = 0,
-        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1);
-  m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a);
+        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1, "share_prefixes"_a = true);
+  m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a,
+        "share_prefixes"_a = true);
+  m.def("shared_prefixes", &shared_prefixes, "spans"_a, "block_size"_a);
   m.def("read_ceiling", &read_ceiling, "cache"_a, "threads"_a, "repeat"_a);
   m.def("attention_shared_bytes", &attention_shared_bytes, "heads"_a, "v_dim"_a, "max_rows"_a, "max_context"_a, "threads"_a);
   m.def("rms_norm", &rms_norm, "isa"_a, "threads"_a, "x"_a, "weight"_a, "eps"_a, "group"_a = 0, "dtype"_a = "f32");

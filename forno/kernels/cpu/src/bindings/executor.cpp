@@ -324,6 +324,8 @@ void bind_executor(nb::module_& m) {
       .def("capture_logits", [](Builder& b, bool on) { b.executor().capture_logits(on); }, nb::arg("on"))
       .def("logits", &logits, "The last step's raw logits, one row per draw.")
       .def("time_ops", [](Builder& b, bool on) { b.executor().time_ops(on); }, nb::arg("on"))
+      .def("share_prefixes", [](Builder& b, bool on) { b.executor().share_prefixes(on); }, nb::arg("on"),
+           "Whether sequences that share leading blocks read them once; changes no result.")
       .def("op_nanoseconds", [](Builder& b) { return b.executor().op_nanoseconds(); })
       .def_prop_ro("kv_bytes", [](Builder& b) { return b.executor().kv_bytes(); })
       .def_prop_ro("num_requests", [](Builder& b) { return b.executor().requests().size(); })

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "../arena.hpp"
 #include "../isa.hpp"
 #include "../packed.hpp"
 #include "../types.hpp"
@@ -121,6 +122,23 @@ nb::object to_python(Activations& a, int64_t rows) {
   if (size == 4) return nb::cast(to_numpy<float>(out, m, width));
   return nb::cast(to_numpy<uint16_t>(out, m, width));
 }
+
+// Memory for the matrices of a model, handed out from front to back.
+class WeightMemory {
+ public:
+  explicit WeightMemory(size_t bytes) : arena_(bytes) {}
+
+  uint8_t* take(size_t bytes) {
+    if (bytes > arena_.bytes() - used_) throw std::invalid_argument("the memory for weights is used up");
+    uint8_t* p = reinterpret_cast<uint8_t*>(arena_.data()) + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return p;
+  }
+
+ private:
+  Arena arena_;
+  size_t used_ = 0;
+};
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
@@ -266,7 +284,8 @@ nb::tuple time_linear(const Floats2& x, const std::vector<const PackedMatrix*>& 
   for (const PackedMatrix* m : matrices)
     calls.push_back(std::make_unique<LinearCall>(kernels, x, std::vector<const PackedMatrix*>{m}, m->interleaved, DType::F32, 0, 0));
   const DType dtype = activation_dtype(matrices.at(0)->format);
-  const PeakUnit unit = dtype == DType::S8 ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  PeakUnit unit = dtype == DType::S8 ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  if (!kernels.peak(unit, 1)) unit = PeakUnit::FP32;  // what the kernels fall back to
   double best = 1e30, ceiling = 0;
   {
     nb::gil_scoped_release release;
@@ -291,12 +310,22 @@ void bind_linear(nb::module_& m) {
     return names;
   }, "Instruction sets that this machine and this build support, best first.");
 
+  nb::class_<WeightMemory>(m, "WeightMemory",
+                           "Memory for the matrices of a model side by side, in huge pages where the system grants them. Pages are\n"
+                           "touched by whoever packs into them.")
+      .def(nb::init<size_t>(), "bytes"_a);
+  m.def("packed_bytes", [](const std::string& format, int64_t n, int64_t k, bool interleaved) {
+    return packed_bytes(format_of(format.c_str()), n, k, interleaved);
+  }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "Bytes that a PackedMatrix of this shape takes, a multiple of 64.");
+
   nb::class_<PackedMatrix>(m, "PackedMatrix",
                            "A weight [n, k] in the kernels' layout and the file's own precision. Interleaved: gate and up, n / 2 rows\n"
                            "each, for a linear with silu_mul; its bias has the packed order and length panels * 64.")
-      .def("__init__", [](PackedMatrix* self, const std::string& format, int64_t n, int64_t k, bool interleaved) {
-        new (self) PackedMatrix(format_of(format.c_str()), n, k, interleaved);
-      }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "Allocate. ValueError if n or k do not suit the format.")
+      .def("__init__", [](PackedMatrix* self, const std::string& format_text, int64_t n, int64_t k, bool interleaved, WeightMemory* memory) {
+        const Format format = format_of(format_text.c_str());
+        new (self) PackedMatrix(format, n, k, interleaved, memory ? memory->take(packed_bytes(format, n, k, interleaved)) : nullptr);
+      }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "memory"_a = nb::none(), nb::keep_alive<1, 6>(),
+         "Allocate, or take a part of `memory`. ValueError if n or k do not suit the format, or `memory` is used up.")
       .def("pack", &pack_rows, "data"_a, "source_format"_a = "", "row_order"_a = nb::none(), "first"_a = 0, "last"_a = -1,
            "Fill panels [first, last) (64 rows each; -1: all) from `data`: n rows as the file holds them, uint8. Disjoint ranges may be\n"
            "packed by several threads; the GIL is released. `source_format` f32, f16 or bf16 quantizes to a matrix of format q8_0\n"

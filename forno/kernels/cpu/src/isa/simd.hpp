@@ -34,6 +34,17 @@ typedef int32_t vi_memory __attribute__((vector_size(4 * kLanes), aligned(1), ma
 FORNO_INLINE vf vload(const float* p) { return *reinterpret_cast<const vf_memory*>(p); }
 FORNO_INLINE void vstore(float* p, vf x) { *reinterpret_cast<vf_memory*>(p) = x; }
 FORNO_INLINE vi vload_words(const void* p) { return *reinterpret_cast<const vi_memory*>(p); }
+// The first `count` words; zeros beyond, which are not read.
+FORNO_INLINE vi vload_words(const void* p, int32_t count) {
+  if (count >= kLanes) return vload_words(p);
+#if defined(FORNO_AVX512)
+  return reinterpret_cast<vi>(_mm512_maskz_loadu_epi32(__mmask16((1u << count) - 1), p));
+#else
+  vi x{};
+  std::memcpy(&x, p, size_t(count) * 4);
+  return x;
+#endif
+}
 FORNO_INLINE void vstore_words(void* p, vi x) { *reinterpret_cast<vi_memory*>(p) = x; }
 FORNO_INLINE vf vset(float x) { return x - vf{}; }
 FORNO_INLINE vi vset_words(int32_t x) { return x - vi{}; }

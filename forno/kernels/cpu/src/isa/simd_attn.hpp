@@ -8,13 +8,22 @@ namespace {
 // The first n lanes (none if n <= 0), zeros above; memory past them is not touched.
 FORNO_INLINE vf vload(const float* p, int n) {
   if (n >= kLanes) return vload(p);
+  if (n <= 0) return vf{};
+#if defined(FORNO_AVX512)
+  return _mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
+#else
   vf v{};
-  if (n > 0) std::memcpy(&v, p, size_t(n) * 4);
+  std::memcpy(&v, p, size_t(n) * 4);
   return v;
+#endif
 }
 FORNO_INLINE void vstore(float* p, vf v, int n) {
   if (n >= kLanes) return vstore(p, v);
+#if defined(FORNO_AVX512)
+  _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), v);
+#else
   std::memcpy(p, &v, size_t(n) * 4);
+#endif
 }
 FORNO_INLINE void vstore_bf16(uint16_t* p, vf v, int n) {
   if (n >= kLanes) return vstore_bf16(p, v);

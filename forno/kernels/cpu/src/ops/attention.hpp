@@ -6,14 +6,14 @@
 // depends on its query, its position and the keys it may see, and on nothing else: see attention_plan.hpp.
 #pragma once
 #include "attention_pages.hpp"
-#include "elementwise.hpp"
 
 namespace forno {
 namespace {
 namespace attention {
 
 using attention_plan::Problem;
-using attention_plan::Tile;
+using attention_plan::SegmentWalk;
+using attention_plan::Stretch;
 using attention_plan::TileWalk;
 
 // The maximum of no scores: finite, so that empty minus empty is 0 and not NaN.
@@ -29,77 +29,7 @@ FORNO_INLINE Partial partial_at(char* memory, int64_t rows, int64_t vp) {
   float* m = o + rows * vp;
   return {o, m, m + attention_plan::round_up(rows, 16)};
 }
-
-// Everything one (tile, kv head) needs.
-struct Job {
-  const AttentionArgs& args;
-  const Tile& tile;
-  int32_t kv_head, group, rows;
-  int kp, vp;               // padded head dims
-  char *query, *pages, *clean;
-  float* scores;
-  char* weights;
-
-  int32_t position(int32_t row) const { return tile.span->start + tile.token + row / group; }
-  int32_t first_key(int32_t row) const {
-    const int32_t end = position(row) + 1;
-    return args.window > 0 && end > args.window ? end - args.window : 0;
-  }
-};
-
-// One query of `dim` values as the micro-kernels of a type read it, in kp * 4 bytes: fp32, bf16, or two int8 digits.
-template <KvDType kType>
-FORNO_INLINE void store_query(const float* q, int dim, int kp, vf scale, char* out) {
-  for (int d = 0; d < kp; d += kLanes) {
-    const vf v = vload(q + d, dim - d) * scale;
-    if (kPairs<kType>) vstore_bf16(reinterpret_cast<uint16_t*>(out) + d, v);
-    else vstore(reinterpret_cast<float*>(out) + d, v);
-  }
-}
-
-#if defined(FORNO_AVX512)
-template <>
-FORNO_INLINE void store_query<KvDType::INT8>(const float* q, int dim, int kp, vf scale, char* out) {
-  vi bits{};
-  for (int d = 0; d < kp; d += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(q + d, dim - d) * scale)));
-  const int32_t top = vmax_lane(bits);
-  float amax;
-  std::memcpy(&amax, &top, 4);
-  const bool finite = top < 0x7f800000, tiny = amax < 0x1p-100f;  // a NaN scale makes every score NaN
-  const vf inverse = vset(!finite || tiny ? 0.0f : 127.0f / amax);
-  vi high_sum{}, low_sum{};
-  for (int d = 0; d < kp; d += kLanes) {
-    const vf v = finite ? vload(q + d, dim - d) * scale * inverse : vf{};
-    const vf high = vround(v);
-    const vi high_digit = vround_words(high), low_digit = vround_words((v - high) * vset(128.0f));
-    vstore_s8(reinterpret_cast<int8_t*>(out) + d, high_digit);
-    vstore_s8(reinterpret_cast<int8_t*>(out) + kp + d, low_digit);
-    high_sum += high_digit;
-    low_sum += low_digit;
-  }
-  const float unit = finite ? amax / (127.0f * 128.0f) : __builtin_nanf("");
-  const Int8Query head{unit, -128 * vsum(high_sum), -128 * vsum(low_sum)};
-  std::memcpy(out + 2 * kp, &head, sizeof head);
-}
-#endif
-
-// Bytes between the stored queries of two rows.
-template <KvDType kType>
-constexpr int64_t query_stride(int64_t kp) {
-  return kNative && kType == KvDType::BF16 ? kp * 2 : kp * 4;
-}
-
-template <KvDType kType>
-void load_queries(const Job& job) {
-  const vf scale = vset(job.args.softcap > 0.0f ? job.args.scale : job.args.scale * kLog2e);
-  const int32_t dim = job.args.head_dim;
-  for (int32_t row = 0; row < job.rows; ++row) {
-    const int64_t source = job.tile.span->row0 + job.tile.token + row / job.group;
-    const int32_t head = job.kv_head * job.group + row % job.group;
-    const float* q = elementwise::row_f32(job.args.q, source) + int64_t(head) * dim;
-    store_query<kType>(q, dim, job.kp, scale, job.query + row * query_stride<kType>(job.kp));
-  }
-}
+FORNO_INLINE Partial rows_from(Partial p, int32_t row, int64_t vp) { return {p.o + row * vp, p.m + row, p.l + row}; }
 
 // cap * tanh(score / cap), as an exponent of two.
 FORNO_INLINE vf soft_capped(vf score, float cap) {
@@ -135,9 +65,11 @@ FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int lo, int hi) {
   return lo > 0 || hi < kLanes ? vkeep(w, lo, hi, 0.0f) : w;
 }
 
-// Scores of one row to weights 2^(score - m) over the pages' tokens, of which [lo, hi) count.
-template <KvDType kType>
-void softmax_row(const Pages& pages, float softcap, int lo, int hi, float* scores, char* weights, float* m, float* l) {
+// The pages' tokens [lo, hi) are those that a row sees.
+struct Seen { int lo, hi; };
+
+// A row's scores as exponents of two, scaled, capped and masked in place; returns their lane-wise maximum.
+FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, float* scores) {
   vf top = vset(kEmpty);
   for (int page = pages.first; page < pages.last; ++page)
     for (int i = 0; i < kPage; i += kLanes) {
@@ -145,72 +77,92 @@ void softmax_row(const Pages& pages, float softcap, int lo, int hi, float* score
       vf s = vload(scores + token);
       if (pages.k_scale[page]) s = s * vload(pages.k_scale[page] + i);
       if (softcap > 0.0f) s = soft_capped(s, softcap);
-      if (lo > token || hi < token + kLanes) s = vkeep(s, lo - token, hi - token, kMasked);
+      if (seen.lo > token || seen.hi < token + kLanes) s = vkeep(s, seen.lo - token, seen.hi - token, kMasked);
       vstore(scores + token, s);
       top = vmax(s, top);
     }
-  *m = vmax_lane(top);
-  const vf most = vset(*m);
-  vf total = vf{};
+  return top;
+}
+
+// A row's scores to weights 2^(score - most) where the sums read them; returns their lane-wise sum.
+template <KvDType kType>
+FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, float most, char* weights) {
+  vf total{};
   for (int page = pages.first; page < pages.last; ++page) {
     const int token = page * kPage;
     vf w[kPageVectors];
-    for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2(vload(scores + token + i * kLanes) - most);
+    for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2(vload(scores + token + i * kLanes) - vset(most));
     if (pages.v_scale[page]) {
       for (int i = 0; i < kPageVectors; ++i) {
         const int at = token + i * kLanes;
         total = total + w[i];
-        w[i] = scaled_weight(w[i], pages.v_scale[page] + i * kLanes, lo - at, hi - at);
+        w[i] = scaled_weight(w[i], pages.v_scale[page] + i * kLanes, seen.lo - at, seen.hi - at);
       }
       store_weights<kType>(weights, token, w);
     } else {
       total = total + store_weights<kType>(weights, token, w);
     }
   }
-  *l = vsum(total);
+  return total;
 }
 
-// One segment for rows [row, row + count): at most kRows, sharing each load of K and V.
+// One segment for the tile's rows [row, row + count): at most kRows, sharing each load of K and V.
 template <KvDType kType>
 void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out) {
   const int64_t element = kPairs<kType> ? 2 : 4;
-  const int32_t lowest = job.first_key(row) - begin, highest = job.position(row + count - 1) + 1 - begin;
+  const int32_t lowest = job.first_key(row) - begin, highest = job.positions[row + count - 1] + 1 - begin;
   if (lowest > pages.first * kPage) pages.first = lowest / kPage;
   if (highest < pages.last * kPage) pages.last = highest > 0 ? (highest + kPage - 1) / kPage : 0;
-  float* o = out.o + int64_t(row) * job.vp;
   if (pages.first >= pages.last) {
-    for (int r = 0; r < count; ++r) out.m[row + r] = kEmpty, out.l[row + r] = 0.0f;
-    __builtin_memset(o, 0, size_t(count) * job.vp * 4);
+    for (int r = 0; r < count; ++r) out.m[r] = kEmpty, out.l[r] = 0.0f;
+    __builtin_memset(out.o, 0, size_t(count) * job.vp * 4);
     return;
   }
   const int64_t stride = query_stride<kType>(job.kp);
   scores<kType>(count, job.query + row * stride, stride, pages, job.kp, job.scores);
+  // Folding a vector's lanes takes long, but the rows' foldings overlap if nothing waits in between.
+  Seen seen[kRows];
+  vf folded[kRows];
   for (int r = 0; r < count; ++r) {
-    const int lo = job.first_key(row + r) - begin, hi = job.position(row + r) + 1 - begin;
-    char* weights = job.weights + r * kSegment * element;
-    softmax_row<kType>(pages, job.args.softcap, lo, hi, job.scores + r * kSegment, weights, out.m + row + r, out.l + row + r);
-    if (poisoned) {
-      const Pages clean = without_masked_tokens<kType>(pages, job.vp, lo, hi, job.clean);
-      sums<kType>(1, weights, clean, job.vp, o + int64_t(r) * job.vp);
-    }
+    seen[r] = {job.first_key(row + r) - begin, job.positions[row + r] + 1 - begin};
+    folded[r] = masked_scores(pages, job.args.softcap, seen[r], job.scores + r * kSegment);
   }
-  if (!poisoned) sums<kType>(count, job.weights, pages, job.vp, o);
+  for (int r = 0; r < count; ++r) out.m[r] = vmax_lane(folded[r]);
+  auto weights = [&](int r) { return job.weights + r * kSegment * element; };
+  for (int r = 0; r < count; ++r)
+    folded[r] = weights_of<kType>(pages, seen[r], job.scores + r * kSegment, out.m[r], weights(r));
+  for (int r = 0; r < count; ++r) out.l[r] = vsum(folded[r]);
+  if (!poisoned) return sums<kType>(count, job.weights, pages, job.vp, out.o);
+  for (int r = 0; r < count; ++r) {
+    const Pages clean = without_masked_tokens<kType>(pages, job.vp, seen[r].lo, seen[r].hi, job.clean);
+    sums<kType>(1, weights(r), clean, job.vp, out.o + int64_t(r) * job.vp);
+  }
 }
 
+// Whether a page that some row does not see whole holds a value of V that masking by weight 0 would not hide. (int8 holds
+// none: see scaled_weight.)
 template <KvDType kType>
-void segment_of_tile(const Job& job, int32_t segment, Partial out) {
-  const int32_t begin = segment * kSegment, last_row = job.rows - 1;
-  const int32_t lowest = job.first_key(0) - begin, end = job.position(last_row) + 1 - begin;
-  const int first = lowest > 0 ? lowest / kPage : 0;
-  const int last = end < kSegment ? (end + kPage - 1) / kPage : kSegmentPages;
-  const Pages pages = find_pages(job.args.cache, job.tile.span->blocks, segment, first, last, job.kv_head, job.kp, job.vp,
-                                 job.pages);
-  const bool masked = job.position(0) + 1 - begin < last * kPage || job.first_key(last_row) - begin > first * kPage;
-  const bool poisoned = masked && job.args.cache.dtype != KvDType::INT8 && has_non_finite<kType>(pages, job.vp);
-  const int32_t blocks = (job.rows + kRows - 1) / kRows;
+bool masks_non_finite(const Job& job, const SegmentWalk& at, const Pages& pages) {
+  if (job.args.cache.dtype == KvDType::INT8) return false;
+  const int32_t begin = at.index * kSegment;
+  const int32_t before = job.first_key(at.s.row + at.s.rows - 1) - begin, after = job.positions[at.s.row] + 1 - begin;
+  const int32_t first = before > 0 ? (before + kPage - 1) / kPage : 0, last = after > 0 ? after / kPage : 0;
+  if (first <= pages.first && last >= pages.last) return false;
+  if (first >= last) return has_non_finite<kType>(pages, pages.first, pages.last, job.vp);
+  const int32_t head = first < pages.last ? first : pages.last, tail = last > pages.first ? last : pages.first;
+  return has_non_finite<kType>(pages, pages.first, head, job.vp) || has_non_finite<kType>(pages, tail, pages.last, job.vp);
+}
+
+// The segment at.index for all rows of its stretch; `out` is the first one's.
+template <KvDType kType>
+void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out) {
+  const int32_t begin = at.index * kSegment, first_row = at.s.row, rows = at.s.rows;
+  const Pages pages = find_pages(job, at);
+  const bool poisoned = masks_non_finite<kType>(job, at, pages);
+  const int32_t blocks = (rows + kRows - 1) / kRows;
   for (int32_t b = 0, row = 0; b < blocks; ++b) {
-    const int count = (job.rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
-    rows_of_segment<kType>(job, pages, begin, poisoned, row, count, out);
+    const int count = (rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
+    rows_of_segment<kType>(job, pages, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
     row += count;
   }
 }
@@ -224,10 +176,10 @@ inline void clear(Partial p, int64_t rows, int64_t vp) {
 inline void merge(Partial total, Partial part, int32_t rows, int vp) {
   for (int32_t base = 0; base < rows; base += kLanes) {
     const int n = rows - base < kLanes ? rows - base : kLanes;
-    const vf mt = vload(total.m + base), mp = vload(part.m + base, n), most = vmax(mt, mp);
+    const vf mt = vload(total.m + base, n), mp = vload(part.m + base, n), most = vmax(mt, mp);
     const vf ft = vexp2(mt - most), fp = vexp2(mp - most);
-    vstore(total.m + base, most);
-    vstore(total.l + base, vfma(vload(part.l + base, n), fp, vload(total.l + base) * ft));
+    vstore(total.m + base, most, n);
+    vstore(total.l + base, vfma(vload(part.l + base, n), fp, vload(total.l + base, n) * ft), n);
     float factor_total[kLanes], factor_part[kLanes];
     vstore(factor_total, ft);
     vstore(factor_part, fp);
@@ -243,47 +195,69 @@ inline void merge(Partial total, Partial part, int32_t rows, int vp) {
 // o / l to the output rows.
 inline void finish(const Job& job, Partial total) {
   const int32_t dim = job.args.cache.v_dim;
-  for (int32_t row = 0; row < job.rows; ++row) {
-    const int64_t target = job.tile.span->row0 + job.tile.token + row / job.group;
-    const int32_t head = job.kv_head * job.group + row % job.group;
-    const vf inverse = vset(1.0f / total.l[row]);
-    const float* o = total.o + int64_t(row) * job.vp;
-    // Adding 0 makes -0 (which pages of masked keys, skipped or not, may turn into 0) always 0.
-    elementwise::write_columns(job.args.out, target, head * dim, dim,
-                               [=](int32_t i, int) { return vload(o + i) * inverse + vf{}; });
-  }
+  job.for_tokens([&](int32_t row, int64_t target, int32_t) {
+    for (int32_t g = 0; g < job.group; ++g, ++row) {
+      const vf inverse = vset(1.0f / total.l[row]);
+      const float* o = total.o + int64_t(row) * job.vp;
+      // Adding 0 makes -0 (which pages of masked keys, skipped or not, may turn into 0) always 0.
+      elementwise::write_columns(job.args.out, target, (job.unit.kv_head * job.group + g) * dim, dim,
+                                 [=](int32_t i, int) { return vload(o + i) * inverse + vf{}; });
+    }
+  });
 }
 
-// One part of one (tile, kv head). A part of a split tile leaves its segments in shared memory; the last to arrive
-// merges them all, in the same order as a worker that has the tile to itself.
+// A part of a split tile leaves its segments in shared memory; the last to arrive merges them all, in the same order as
+// a worker that has the tile to itself.
 template <KvDType kType>
-void run_part(const Job& job, const Problem& problem, int32_t part, char* total_memory, char* segment_memory) {
-  const Tile& tile = job.tile;
+void run_part(const Job& job, const Problem& problem, SegmentWalk at, Partial total) {
+  const Tile& tile = job.unit.tile;
   const int64_t stride = attention_plan::head_partials_bytes(problem, tile) / tile.segments;
-  char* shared = job.args.shared + tile.partials + job.kv_head * stride * tile.segments;
-  const Partial total = partial_at(total_memory, job.rows, job.vp);
-  load_queries<kType>(job);
-  if (tile.parts == 1) {
-    const Partial partial = partial_at(segment_memory, job.rows, job.vp);
-    clear(total, job.rows, job.vp);
-    for (int32_t s = 0; s < tile.segments; ++s) {
-      segment_of_tile<kType>(job, tile.segment + s, partial);
-      merge(total, partial, job.rows, job.vp);
-    }
-    finish(job, total);
-    return;
-  }
-  const int32_t first = part * tile.part_segments;
-  const int32_t last = first + tile.part_segments < tile.segments ? first + tile.part_segments : tile.segments;
-  for (int32_t s = first; s < last; ++s)
-    segment_of_tile<kType>(job, tile.segment + s, partial_at(shared + s * stride, job.rows, job.vp));
-  int32_t* arrived = reinterpret_cast<int32_t*>(job.args.shared) + tile.counter + job.kv_head;
+  char* shared = job.args.shared + tile.partials + job.unit.kv_head * stride * tile.segments;
+  auto partial = [&](int32_t segment) { return partial_at(shared + segment * stride, tile.rows, job.vp); };
+  while (at.next()) segment_of_stretch<kType>(job, at, partial(at.index - tile.segment));
+  int32_t* arrived = reinterpret_cast<int32_t*>(job.args.shared) + tile.counter + job.unit.kv_head;
   if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < tile.parts) return;
   __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);  // as the next op expects it
-  clear(total, job.rows, job.vp);
-  for (int32_t s = 0; s < tile.segments; ++s) merge(total, partial_at(shared + s * stride, job.rows, job.vp), job.rows, job.vp);
+  clear(total, tile.rows, job.vp);
+  for (int32_t s = 0; s < tile.segments; ++s) merge(total, partial(s), tile.rows, job.vp);
   finish(job, total);
 }
+
+template <KvDType kType>
+void run_unit(const Job& job, const Problem& problem, char* total_memory, char* segment_memory) {
+  const int32_t rows = job.rows();
+  const Partial total = partial_at(total_memory, rows, job.vp), partial = partial_at(segment_memory, rows, job.vp);
+  load_queries<kType>(job);
+  SegmentWalk at{{&job.unit.tile, job.group, job.unit.part}};
+  if (job.unit.tile.parts > 1) return run_part<kType>(job, problem, at, total);
+  at.next();  // the first stretch has all rows: what merging into nothing would leave
+  segment_of_stretch<kType>(job, at, total);
+  while (at.next()) {
+    segment_of_stretch<kType>(job, at, partial);
+    merge(rows_from(total, at.s.row, job.vp), partial, at.s.rows, job.vp);
+  }
+  finish(job, total);
+}
+
+// Hands out the units of a plan: each worker walks all of it and keeps what its tickets say.
+struct Units {
+  TileWalk walk;
+  int32_t kv_heads;
+  int32_t* ticket;
+  Tile tile{};
+  int32_t passed = 0, here = 0;  // units of the tiles before `tile`, and of `tile`
+
+  bool take(Unit& unit) {
+    const int32_t number = __atomic_fetch_add(ticket, 1, __ATOMIC_RELAXED);
+    while (number - passed >= here) {
+      passed += here;
+      if (!walk.next(tile)) return here = 0, false;
+      here = tile.parts * kv_heads;
+    }
+    unit = {tile, (number - passed) / tile.parts, (number - passed) % tile.parts};
+    return true;
+  }
+};
 
 }  // namespace attention
 
@@ -296,24 +270,20 @@ inline void attention_op(const AttentionArgs& args, const Step& step, Worker& wo
   const plan::ScratchLayout at = plan::scratch_layout(group, cache.k_dim, cache.v_dim);
   const int kp = int(plan::round_up(cache.k_dim, 16)), vp = int(plan::round_up(cache.v_dim, 16));
   char* memory = worker.scratch;
-  plan::TileWalk walk{problem, plan::unit_target(problem)};
-  plan::Tile tile;
-  int32_t done = 0;  // units of the tiles before this one
-  bool more = walk.next(tile);
-  auto* run = attention::run_part<KvDType::F32>;
+  auto* run = attention::run_unit<KvDType::F32>;
 #if defined(FORNO_AVX512)
-  if (cache.dtype == KvDType::BF16) run = attention::run_part<KvDType::BF16>;
-  if (cache.dtype == KvDType::INT8) run = attention::run_part<KvDType::INT8>;
+  if (cache.dtype == KvDType::BF16) run = attention::run_unit<KvDType::BF16>;
+  if (cache.dtype == KvDType::INT8) run = attention::run_unit<KvDType::INT8>;
 #endif
-  while (more) {
-    const int32_t unit = __atomic_fetch_add(worker.ticket, 1, __ATOMIC_RELAXED);
-    for (; more && unit - done >= tile.parts * args.kv_heads; more = walk.next(tile)) done += tile.parts * args.kv_heads;
-    if (!more) return;
-    const int32_t kv_head = (unit - done) / tile.parts, part = (unit - done) % tile.parts;
-    const attention::Job job{args, tile, kv_head, group, tile.tokens * group, kp, vp, memory + at.query,
+  attention::Units units{plan::plan_tiles(problem), args.kv_heads, worker.ticket};
+  attention::Unit pair[2];  // a worker takes its next unit before it computes one, to fetch its first pages in time
+  bool more = units.take(pair[0]);
+  for (int i = 0; more; i ^= 1) {
+    more = units.take(pair[i ^ 1]);
+    const attention::Job job{args, pair[i], more ? &pair[i ^ 1] : nullptr, group, kp, vp, memory + at.query,
                              memory + at.pages, memory + at.clean, reinterpret_cast<float*>(memory + at.scores),
-                             memory + at.weights};
-    run(job, problem, part, memory + at.total, memory + at.segment);
+                             memory + at.weights, reinterpret_cast<int32_t*>(memory + at.rows)};
+    run(job, problem, memory + at.total, memory + at.segment);
   }
 }
 

@@ -13,15 +13,16 @@ using attention_plan::kSegmentPages;
 
 // Rows per call, vectors of V's columns and pages of K per pass: as many accumulators as there are registers.
 #if defined(FORNO_AVX512)
-constexpr int kRows = 6, kColumns = 4, kScorePages = 2;
+constexpr int kRows = 6, kScorePages = 2;
 constexpr bool kNative = true;  // multiplies cached types as they are; otherwise everything is widened to fp32
 #elif defined(FORNO_AVX2)
-constexpr int kRows = 3, kColumns = 2, kScorePages = 1;
+constexpr int kRows = 3, kScorePages = 1;
 constexpr bool kNative = false;
 #else
-constexpr int kRows = 1, kColumns = 4, kScorePages = 1;
+constexpr int kRows = 1, kScorePages = 1;
 constexpr bool kNative = false;
 #endif
+constexpr int kColumns = 4;
 static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of kBlockRows rows");
 
 // Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
@@ -37,6 +38,10 @@ struct Pages {
   const char* v[kSegmentPages];
   const float* k_scale[kSegmentPages];  // per token, or null
   const float* v_scale[kSegmentPages];
+  // What to fetch from memory, line by line, while the scores or the sums of a page are computed: pages are scattered,
+  // and the hardware's prefetcher stops at the end of each. Bursts do not work, they fill the miss queue and stall.
+  const char* during_scores[kSegmentPages];
+  const char* during_sums[kSegmentPages];
   int first, last;
 };
 
@@ -51,6 +56,8 @@ void scores_f32(const char* query, int64_t query_stride, const Pages& pages, int
     FORNO_UNROLL for (int i = 0; i < P * kVectors; ++i) {
       const float* k = reinterpret_cast<const float*>(pages.k[page + i / kVectors]) + d * kPage;
       const vf x = vload(k + i % kVectors * kLanes);
+      if (i * kLanes % 16 == 0)
+        __builtin_prefetch(pages.during_scores[page + i / kVectors] + (d * kPage + i % kVectors * kLanes) * 4);
       FORNO_UNROLL for (int r = 0; r < R; ++r) acc[r][i] = vfma(q[r], x, acc[r][i]);
     }
   }
@@ -65,9 +72,11 @@ void sums_f32(const char* weights, const Pages& pages, int v_stride, int column,
   vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
     const float* v = reinterpret_cast<const float*>(pages.v[page]) + column;
-    for (int t = page * kPage; t < (page + 1) * kPage; ++t, v += v_stride) {
+    const char* next = pages.during_sums[page] + column * 4;
+    for (int t = page * kPage; t < (page + 1) * kPage; ++t, v += v_stride, next += v_stride * 4) {
       FORNO_UNROLL for (int c = 0; c < C; ++c) {
         const vf x = vload(v + c * kLanes);
+        if (c * kLanes % 16 == 0) __builtin_prefetch(next + c * kLanes * 4);
         FORNO_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = vfma(vset(w[r * kSegment + t]), x, acc[r][c]);
       }
     }
@@ -90,7 +99,11 @@ void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, in
   vf acc[R][2 * P] = {};
   for (int d = 0; d < dim; d += 2) {
     __m512bh k[2 * P];
-    FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) k[i] = pairs(pages.k[page + i / 2] + d * kPage * 2 + i % 2 * 64);
+    FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) {
+      const int64_t at = d * kPage * 2 + i % 2 * 64;
+      k[i] = pairs(pages.k[page + i / 2] + at);
+      __builtin_prefetch(pages.during_scores[page + i / 2] + at);
+    }
     FORNO_UNROLL for (int r = 0; r < R; ++r) {
       const __m512bh q = broadcast_pair(query + r * query_stride + d * 2);
       FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) acc[r][i] = _mm512_dpbf16_ps(acc[r][i], k[i], q);
@@ -107,8 +120,10 @@ struct Int8Query { float scale; int32_t start_high, start_low; };  // lies behin
 template <int R>
 void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
   vi high[R][2] = {}, low[R][2] = {};
-  const char* k = pages.k[page];
-  for (int d = 0; d < dim; d += 4, k += kPage * 4) {
+  const char *k = pages.k[page], *next = pages.during_scores[page];
+  for (int d = 0; d < dim; d += 4, k += kPage * 4, next += kPage * 4) {
+    __builtin_prefetch(next);
+    __builtin_prefetch(next + 64);
     const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
     FORNO_UNROLL for (int r = 0; r < R; ++r) {
       const __m512i h = (__m512i)broadcast_pair(query + r * query_stride + d);
@@ -133,11 +148,14 @@ template <int R, int C>
 void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
   vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
-    const char* v = pages.v[page] + column * 4;
+    const char *v = pages.v[page] + column * 4, *next = pages.during_sums[page] + column * 4;
     const char* w = weights + page * kPage * 2;
-    for (int t = 0; t < kPage; t += 2, v += v_stride * 4, w += 4) {
+    for (int t = 0; t < kPage; t += 2, v += v_stride * 4, next += v_stride * 4, w += 4) {
       __m512bh x[C];
-      FORNO_UNROLL for (int c = 0; c < C; ++c) x[c] = pairs(v + c * 64);
+      FORNO_UNROLL for (int c = 0; c < C; ++c) {
+        x[c] = pairs(v + c * 64);
+        __builtin_prefetch(next + c * 64);
+      }
       FORNO_UNROLL for (int r = 0; r < R; ++r) {
         const __m512bh p = broadcast_pair(w + r * kSegment * 2);
         FORNO_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
@@ -200,10 +218,7 @@ void scores(int rows, const char* query, int64_t query_stride, const Pages& page
 template <KvDType kType>
 void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out) {
   static constexpr SumsFn table[kColumns][kRows] = {
-      FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2),
-#if !defined(FORNO_AVX2)
-      FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
-#endif
+      FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2), FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
   };
   const int blocks = v_stride / kLanes;
   for (int block = 0; block < blocks;) {

@@ -7,7 +7,9 @@ namespace forno {
 namespace {
 namespace elementwise {
 
-FORNO_INLINE const float* row_f32(const View& v, int64_t row) { return reinterpret_cast<const float*>(v.data + row * v.stride); }
+FORNO_INLINE const float* row_f32(const View& v, int64_t row) {
+  return reinterpret_cast<const float*>(v.data + row * v.stride);
+}
 
 // out[row][column + i] = f(i, n) for i in 0, kLanes, ... < count, where f returns a vector of which n lanes are used.
 // For S8 outputs column and count are multiples of 32.

@@ -1,5 +1,5 @@
 // Storing keys and values into pages, alone or fused with what precedes it: q/k norm and rotary embedding.
-// The stored bits are the same on every instruction set.
+// What kv_write stores is the same, bit for bit, on every instruction set.
 #pragma once
 #include "attention_pages.hpp"
 #include "norm.hpp"
@@ -9,73 +9,69 @@ namespace forno {
 namespace {
 namespace kv {
 
-FORNO_INLINE uint16_t bf16_bits(float x) {
-  uint32_t b;
-  __builtin_memcpy(&b, &x, 4);
-  if ((b & 0x7fffffffu) > 0x7f800000u) return uint16_t((b >> 16) | 0x40u);
-  return uint16_t((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
-}
-
-// q[i] = round(x[i] * 127 / amax) ^ flip for i < n; q holds whole vectors. Returns the scale amax / 127, NaN if a value
-// is not finite. The rules of quantize_group_s8, over a head.
+// q[i] = round(x[i] * 127 / amax) ^ flip, padded with zeros to 16. Returns the scale amax / 127, NaN if a value is not
+// finite. The rules of quantize_group_s8, over a head.
 FORNO_INLINE float quantize_head(const float* x, int32_t n, uint8_t flip, uint8_t* q) {
   vi bits{};
   for (int32_t i = 0; i < n; i += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(x + i, n - i))));
   const int32_t top = vmax_lane(bits);
   float amax;
   std::memcpy(&amax, &top, 4);
+  const int32_t padded = int32_t(attention_plan::round_up(n, 16));
   if (top >= 0x7f800000 || amax < 0x1p-118f) {
-    std::memset(q, flip, size_t(n));
+    std::memset(q, flip, size_t(padded));
     return top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
   }
   const vf inverse = vset(127.0f / amax);
-  for (int32_t i = 0; i < n; i += kLanes)
+  for (int32_t i = 0; i < padded; i += kLanes)
     vstore_s8(reinterpret_cast<int8_t*>(q) + i, vround_words(vload(x + i, n - i) * inverse));
-  for (int32_t i = 0; i < n; ++i) q[i] ^= flip;
+  if (flip) for (int32_t i = 0; i < padded; ++i) q[i] ^= flip;
   return amax / 127.0f;
 }
 
-// One head's key and value into slot `t` of a page, by the layout of types.hpp. Neighbouring slots may be written by
-// other workers at the same time: no store touches a byte of another slot.
-inline void write_f32(const KvCache& c, char* page, int t, const float* k, const float* v) {
-  const int64_t vp = attention_plan::round_up(c.v_dim, 16);
-  float *ks = reinterpret_cast<float*>(page), *vs = reinterpret_cast<float*>(page + c.v_offset);
-  for (int32_t d = 0; d < c.k_dim; ++d) ks[d * kPage + t] = k[d];
-  __builtin_memcpy(vs + t * vp, v, size_t(c.v_dim) * 4);
-}
-
-inline void write_bf16(const KvCache& c, char* page, int t, const float* k, const float* v) {
-  const int64_t vp = attention_plan::round_up(c.v_dim, 16);
-  uint16_t *ks = reinterpret_cast<uint16_t*>(page), *vs = reinterpret_cast<uint16_t*>(page + c.v_offset);
-  for (int32_t d = 0; d < c.k_dim; d += 2) {
-    const uint32_t low = bf16_bits(k[d]), high = d + 1 < c.k_dim ? bf16_bits(k[d + 1]) : 0;
-    const uint32_t pair = low | high << 16;
-    __builtin_memcpy(ks + (d / 2 * kPage + t) * 2, &pair, 4);
+// One head's key or value in the cache's type, padded with zeros to 16; returns its scale, if it has one.
+FORNO_INLINE float pack_head(KvDType type, const float* x, int32_t n, uint8_t flip, char* out) {
+  if (type == KvDType::INT8) return quantize_head(x, n, flip, reinterpret_cast<uint8_t*>(out));
+  const int32_t padded = int32_t(attention_plan::round_up(n, 16));
+  for (int32_t i = 0; i < padded; i += kLanes) {
+    if (type == KvDType::BF16) vstore_bf16(reinterpret_cast<uint16_t*>(out) + i, vload(x + i, n - i));
+    else vstore(reinterpret_cast<float*>(out) + i, vload(x + i, n - i));
   }
-  for (int32_t d = 0; d < c.v_dim; ++d) vs[(t / 2 * vp + d) * 2 + (t & 1)] = bf16_bits(v[d]);
+  return 1.0f;
 }
 
-inline void write_int8(const KvCache& c, char* page, int t, const float* k, const float* v, uint8_t* buffer) {
-  const int64_t vp = attention_plan::round_up(c.v_dim, 16);
-  uint8_t *ks = reinterpret_cast<uint8_t*>(page), *vs = reinterpret_cast<uint8_t*>(page + c.v_offset);
-  const float k_scale = quantize_head(k, c.k_dim, 0x80, buffer);
-  for (int32_t d = 0; d < c.k_dim; ++d) ks[(d / 4 * kPage + t) * 4 + (d & 3)] = buffer[d];
-  const float v_scale = quantize_head(v, c.v_dim, 0, buffer);
-  for (int32_t d = 0; d < c.v_dim; ++d) vs[(t / 4 * vp + d) * 4 + (t & 3)] = buffer[d];
+// A packed value of elements T into slot t of V. Neighbouring slots may be written by other workers at the same time:
+// no store touches a byte of another slot.
+template <class T>
+FORNO_INLINE void scatter_value(const char* packed, int32_t padded, int t, char* v) {
+  constexpr int kPer = int(4 / sizeof(T));  // tokens that share a dword
+  const T* in = reinterpret_cast<const T*>(packed);
+  T* out = reinterpret_cast<T*>(v) + int64_t(t / kPer) * padded * kPer + t % kPer;
+  for (int32_t d = 0; d < padded; ++d) out[int64_t(d) * kPer] = in[d];
+}
+
+// One head's key and value into slot t of a page. In every type K's slot is a column of dwords.
+FORNO_INLINE void write_slot(const KvCache& c, char* page, int t, const float* k, const float* v, char* buffer) {
+  const int32_t element = c.dtype == KvDType::F32 ? 4 : c.dtype == KvDType::BF16 ? 2 : 1;
+  const float k_scale = pack_head(c.dtype, k, c.k_dim, 0x80, buffer);
+  const int32_t dwords = int32_t(attention_plan::round_up(c.k_dim, 16)) * element / 4;
+  for (int32_t i = 0; i < dwords; ++i) std::memcpy(page + (int64_t(i) * kPage + t) * 4, buffer + i * 4, 4);
+  const float v_scale = pack_head(c.dtype, v, c.v_dim, 0, buffer);
+  const int32_t padded = int32_t(attention_plan::round_up(c.v_dim, 16));
+  if (c.dtype == KvDType::F32) scatter_value<float>(buffer, padded, t, page + c.v_offset);
+  if (c.dtype == KvDType::BF16) scatter_value<uint16_t>(buffer, padded, t, page + c.v_offset);
+  if (c.dtype != KvDType::INT8) return;
+  scatter_value<int8_t>(buffer, padded, t, page + c.v_offset);
   reinterpret_cast<float*>(page + c.k_scale_offset)[t] = k_scale;
   reinterpret_cast<float*>(page + c.v_scale_offset)[t] = v_scale;
 }
 
-// All heads of one row; `buffer` holds round_up(max dim, 16) bytes.
+// All heads of one row; `buffer` holds round_up(max dim, 16) floats.
 inline void write_row(const KvCache& c, const Step& step, int32_t row, const float* k, const float* v, char* buffer) {
   const int32_t position = step.positions[row], t = position % kPage;
   const int32_t* blocks = step.spans[step.row_span[row]].blocks;
-  for (int32_t h = 0; h < c.kv_heads; ++h, k += c.k_dim, v += c.v_dim) {
-    char* page = attention::page_of(c, blocks, position, h);
-    if (c.dtype == KvDType::BF16) write_bf16(c, page, t, k, v);
-    else if (c.dtype == KvDType::INT8) write_int8(c, page, t, k, v, reinterpret_cast<uint8_t*>(buffer));
-    else write_f32(c, page, t, k, v);
-  }
+  for (int32_t h = 0; h < c.kv_heads; ++h, k += c.k_dim, v += c.v_dim)
+    write_slot(c, attention::page_of(c, blocks, position, h), t, k, v, buffer);
 }
 
 // Optional norm, then rotation, of `heads` heads.

@@ -10,13 +10,28 @@ namespace forno {
 namespace {
 
 constexpr int32_t kRowBlock = 96;     // rows per unit, at most: their slice of x and the panel's share L2
-constexpr int32_t kExpandRows = 24;   // from here on a panel is expanded once rather than unpacked by every tile
 constexpr int32_t kMinRowBlock = 12;  // rows are not split finer than this to feed idle workers
+
+// Rows from which on a panel's slice is expanded once, rather than unpacked by every tile; 0: never. Unpacking nibbles
+// hides behind the products at any number of rows; two-level scales do not, nor, without AVX-512's masks, fifth bits.
+template <class L>
+constexpr int32_t kExpandRows =
+#if defined(FORNO_AVX512)
+    L::kTwoLevel ? 36 : 0;
+#elif defined(FORNO_AVX2)
+    L::kTwoLevel || L::kBits == 5 ? 24 : 0;
+#else
+    L::kBits == 8 ? 0 : 24;
+#endif
 
 struct Unit {
   const LinearPart* part;
   int32_t panel, column, columns;
   int32_t row0, row1;
+  const uint8_t* next;  // weights of the worker's likely next unit, if they are others; null: none
+  int32_t next_column;
+
+  const uint8_t* weights() const { return part->weight->data + panel * part->weight->panel_bytes; }
 };
 
 // How the work is cut. All workers compute the same plan.
@@ -70,7 +85,7 @@ struct Scratch {
 // Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice each
 // tile is finished while its sums are in L1.
 template <class Tiles>
-void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, float* sums, bool last) {
+void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scratch& scratch, bool last) {
   const char* x0 = tile.x;
   const char* scale0 = tile.x_scale;
   for (int32_t row = u.row0; row < u.row1;) {
@@ -78,7 +93,8 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, float* sums
     const int32_t height = (left + tiles - 1) / tiles;
     tile.x = x0 + row * tile.stride;
     tile.x_scale = scale0 + row * tile.stride;
-    tile.sums = sums + (row - u.row0) * kPanel;
+    tile.sums = scratch.sums + (row - u.row0) * kPanel;
+    tile.prefetch = row == u.row0 && tile.weights != scratch.expanded;
     Tiles::of(height)(tile);
     if (last && args.silu_mul) finish_gate_up(args, *u.part, u.panel, row, height, tile.sums);
     if (last && !args.silu_mul) finish_tile(args, *u.part, u.panel, u.column, u.columns, row, height, tile.sums);
@@ -91,15 +107,17 @@ TileArgs tile_args(const LinearArgs& args, const Unit& u) {
   tile.stride = args.x.stride;
   tile.column = u.column;
   tile.columns = u.columns;
+  tile.next = u.next;
+  tile.next_column = u.next_column;
   return tile;
 }
 
 template <class L, int V>
 void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   const PackedMatrix& w = *u.part->weight;
-  const uint8_t* panel = w.data + u.panel * w.panel_bytes;
+  const uint8_t* panel = u.weights();
   const int32_t blocks = w.k / kBlock;
-  const bool expanding = L::kBits != 8 && u.row1 - u.row0 >= kExpandRows;
+  const bool expanding = kExpandRows<L> && u.row1 - u.row0 >= kExpandRows<L>;
   TileArgs tile = tile_args(args, u);
   tile.sum_offset = w.k / kGroup * 4;
   for (int32_t b = 0; b < blocks; b += kSliceBlocks) {
@@ -108,15 +126,17 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
     tile.x_scale = args.x.data + w.k + b * 4;
     tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
     const bool last = b + tile.count == blocks;
-    if constexpr (L::kBits != 8) {
+    tile.next = last ? u.next : panel + L::header(b + tile.count);
+    tile.next_column = last ? u.next_column : u.column;
+    if constexpr (kExpandRows<L> != 0) {
       if (expanding) {
         expand<L>(tile.weights, tile.count, u.column, u.columns, scratch.expanded);
         tile.weights = scratch.expanded;
-        run_tiles<BlockTiles<Expanded<L>, V>>(args, u, tile, scratch.sums, last);
+        run_tiles<BlockTiles<Expanded<L>, V>>(args, u, tile, scratch, last);
         continue;
       }
     }
-    run_tiles<BlockTiles<Packed<L>, V>>(args, u, tile, scratch.sums, last);
+    run_tiles<BlockTiles<Packed<L>, V>>(args, u, tile, scratch, last);
   }
 }
 
@@ -128,8 +148,8 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   for (int32_t k = 0; k < w.k; k += kSliceWeights) {
     tile.count = w.k - k < kSliceWeights ? w.k - k : kSliceWeights;
     tile.x = args.x.data + int64_t(k) * kXBytes;
-    tile.weights = w.data + u.panel * w.panel_bytes + int64_t(k) * kPanel * kWeightBytes;
-    run_tiles<FloatTiles<F, V>>(args, u, tile, scratch.sums, k + tile.count == w.k);
+    tile.weights = u.weights() + int64_t(k) * kPanel * kWeightBytes;
+    run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, k + tile.count == w.k);
   }
 }
 
@@ -150,12 +170,18 @@ void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kRowBlock * kPanel * sizeof(float);
   static_assert(kRowBlock * kPanel * sizeof(float) + kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes <= kScratchBytes);
   for_units(worker, plan.units, [&](int32_t index) {
-    const Unit u = unit_of(args, plan, index);
+    Unit u = unit_of(args, plan, index);
+    const int32_t after = likely_next(worker, plan.units, index);
+    if (after < plan.units) {
+      const Unit next = unit_of(args, plan, after);
+      u.next_column = next.column;
+      u.next = next.weights() == u.weights() && next.column == u.column ? nullptr : next.weights();
+    }
     constexpr int kHalf = kPanel / 2 / kLanes;  // vectors in half a panel
-    if constexpr (kTileVectors > kHalf) {
+    if constexpr (kFloatVectors > kHalf) {
       if (u.columns < kPanel) return run_unit<kHalf>(args, u, scratch);
     }
-    run_unit<kTileVectors>(args, u, scratch);
+    run_unit<kFloatVectors>(args, u, scratch);
   });
 }
 

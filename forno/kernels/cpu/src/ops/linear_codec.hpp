@@ -49,7 +49,7 @@ FORNO_INLINE vi spread_fifth_bits(const uint8_t* bits) {
 // Codes and scales straight from a packed panel. `column` is a multiple of kLanes.
 template <class L>
 struct Packed {
-  static constexpr int kGroup = L::kGroup, kZero = L::kZero, kBits = L::kBits;
+  static constexpr int kGroup = L::kGroup, kParts = kBlock / kGroup, kZero = L::kZero, kBits = L::kBits;
   static constexpr bool kMin = L::kMin, kLookup = L::kLookup;
   static constexpr int kBlockBytes = L::kBlockBytes, kHeaderBytes = L::kHeaderBytes;
 
@@ -94,9 +94,9 @@ struct Packed {
 // rows share one unpacking. The values are those of Packed<L>, bit for bit.
 template <class L>
 struct Expanded {
-  static constexpr int kGroup = L::kGroup, kZero = L::kZero, kBits = L::kLookup ? 8 : L::kBits;
+  static constexpr int kGroup = L::kGroup, kParts = kBlock / kGroup, kZero = L::kZero, kBits = L::kLookup ? 8 : L::kBits;
   static constexpr bool kMin = L::kMin, kLookup = false;
-  static constexpr int kScale = kBlock * kPanel, kMinimum = kScale + kBlock / kGroup * kPanel * 4;
+  static constexpr int kScale = kBlock * kPanel, kMinimum = kScale + kParts * kPanel * 4;
   static constexpr int kBlockBytes = kMinimum + (kMin ? kPanel * 4 : 0), kHeaderBytes = 0;
 
   static FORNO_INLINE vi codes(const uint8_t* block, int step, int column) {
@@ -124,7 +124,7 @@ void expand(const uint8_t* panel, int32_t blocks, int32_t column, int32_t column
     for (int c = column; c < column + columns; c += kLanes) {
 #pragma GCC unroll 8
       for (int s = 0; s < 8; ++s) vstore_words(out + s * 256 + c * 4, P::codes(panel, s, c));
-      for (int part = 0; part < kBlock / E::kGroup; ++part)
+      for (int part = 0; part < E::kParts; ++part)
         vstore(reinterpret_cast<float*>(out + E::kScale) + part * kPanel + c, P::scale(panel, header, part, c));
       if constexpr (E::kMin) vstore(reinterpret_cast<float*>(out + E::kMinimum) + c, P::minimum(panel, header, c));
     }

@@ -7,19 +7,37 @@
 namespace forno {
 namespace {
 
-// Largest tile: rows x vectors of kLanes outputs, by what the registers hold.
+// Tiles: rows x vectors of kLanes outputs, by what the registers hold. A block format's tile keeps an integer and a
+// float sum per row and vector (in memory, the float sums would alias with the stream of weights); a float format's
+// tile only the latter.
 #if defined(FORNO_AVX512)
-constexpr int kTileRows = 6, kTileVectors = 4;   // 24 accumulators of 32
-#elif defined(FORNO_AVX2)
-constexpr int kTileRows = 4, kTileVectors = 2;   // 8 of 16, the rest for the byte products
+constexpr int kTileRows = 6, kFloatVectors = 4;
+constexpr int block_vectors(int rows, int parts) { return rows <= 3 ? 4 / parts : 2 / parts; }  // 24 sums of 32 registers
 #else
-constexpr int kTileRows = 4, kTileVectors = 2;
+constexpr int kTileRows = 4, kFloatVectors = 2;
+constexpr int block_vectors(int rows, int) { return rows <= 2 ? 2 : 1; }  // 8 sums of 16 registers, the rest for products
 #endif
 
 FORNO_INLINE vi broadcast_word(const void* p) {
   int32_t word;
   std::memcpy(&word, p, 4);
   return vset_words(word);
+}
+
+// Sums of kLanes / 4 groups of 16 bytes.
+FORNO_INLINE void sum_groups_of_16(const int8_t* q, int32_t* out) {
+#if defined(FORNO_AVX512)
+  __m512i s = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_loadu_si512(q));
+  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_CDAB));
+  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_BADC));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_castsi512_si128(_mm512_maskz_compress_epi32(0x1111, s)));
+#else
+  for (int g = 0; g < kLanes / 4; ++g) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) sum += q[16 * g + i];
+    out[g] = sum;
+  }
+#endif
 }
 
 // dot[m][j] = sum over the group's weights of (code - zero) * x[m].

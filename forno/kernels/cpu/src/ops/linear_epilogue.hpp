@@ -1,5 +1,6 @@
 // What happens to a tile's sums while they are in L1: bias, silu(gate) * up or residual, and the output's dtype.
 #pragma once
+#include "../packed.hpp"
 #include "quantize.hpp"
 
 namespace forno {

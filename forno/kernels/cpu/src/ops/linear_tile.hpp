@@ -1,8 +1,9 @@
 // Tiles: R rows x up to 64 outputs of one panel, over a slice of K, added to float sums in memory.
 //
 // The invariant: what happens to the sum of one (row, output) is the same sequence of float operations whatever R, the
-// columns, the slicing or the source of the codes (packed or expanded). For block formats, per group of weights:
+// columns, the slicing or the source of the codes (packed or expanded). For block formats, per block of weights:
 //   sum = fma(dot, scale_w * scale_x, sum), and then, with minimums, sum = fma(min, float(sum_x) * scale_x, sum);
+//   with a scale for each half, sum = fma(fma(dot_1, scale_w1, dot_0 * scale_w0), scale_x, sum);
 // for float formats, per weight: sum = fma(w, x, sum) in order of K (bf16 on AVX-512: per pair, by vdpbf16ps).
 #pragma once
 #include "linear_dot.hpp"
@@ -20,6 +21,9 @@ struct TileArgs {
   int64_t stride;        // bytes between rows of x
   int32_t count;         // blocks of 32, or weights of a float format
   int32_t column, columns;
+  bool prefetch;         // the first tile of a unit: its weights are likely in memory, for later ones in cache
+  const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
+  int32_t next_column;
   float* sums;           // [R][64]
 };
 using TileFn = void (*)(const TileArgs&);
@@ -27,20 +31,32 @@ using TileFn = void (*)(const TileArgs&);
 constexpr int32_t kSliceBlocks = 64;                     // blocks per slice: an expanded slice stays well inside L2
 constexpr int32_t kSliceWeights = kSliceBlocks * kBlock;  // the same for float formats; even, so pairs stay whole
 
-// How far ahead of the reads memory is asked for when a tile has so few rows that memory sets the pace.
-constexpr int kPrefetchBytes = 2048;
-constexpr int kPrefetchRows = 3;
+// How far ahead of its reads a tile asks for memory, when it is the first to touch its weights.
+constexpr int kPrefetchBlocks = 16;
+constexpr int kPrefetchWeights = 16;  // the same for float formats: weights, or pairs of bf16
 
-FORNO_INLINE void prefetch_block(const uint8_t* p, int bytes) {
-#pragma GCC unroll 40
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
+// The codes of `columns` columns of a block, and its scales.
+template <class C>
+FORNO_INLINE void prefetch_block(const uint8_t* block, int column, int columns) {
+  if (columns == kPanel) {
+#pragma GCC unroll 1  // all of them in one burst hold up the loads between them: 0.7 of the bandwidth for 8-bit codes
+    for (int i = 0; i < C::kBlockBytes; i += 64) __builtin_prefetch(block + i, 0, 3);
+    return;
+  }
+  constexpr int kCodeLines = C::kBits == 8 ? 8 : 4;
+#pragma GCC unroll 8
+  for (int s = 0; s < kCodeLines; ++s)
+    for (int c = column; c < column + columns; c += 16) __builtin_prefetch(block + s * 256 + c * 4, 0, 3);
+  if (column) return;  // the rest is small and shared by all columns
+#pragma GCC unroll 12
+  for (int i = kCodeLines * 256; i < C::kBlockBytes; i += 64) __builtin_prefetch(block + i, 0, 3);
 }
 
 // What a tile needs per row and block besides the codes, taken from the rows once per slice and laid at fixed
 // distances: where the integer sums start, scale_x, and sum_x * scale_x.
 template <class C, int R>
 struct RowTerms {
-  static constexpr int kParts = kBlock / C::kGroup;
+  static constexpr int kParts = C::kParts;
   static constexpr int kPitch = kSliceBlocks * kParts;  // between rows of start
   alignas(64) int32_t start[R][kPitch];
   alignas(64) float scale[R][kSliceBlocks];
@@ -50,27 +66,21 @@ struct RowTerms {
     for (int m = 0; m < R; ++m) {
       const char* scales = args.x_scale + m * args.stride;
       const char* sums = scales + args.sum_offset;
-      for (int32_t b = 0; b < args.count; b += kLanes) {  // may read into the row's sums or padding; never used
-        const vf row_scale = vload(reinterpret_cast<const float*>(scales + 4 * b));
-        const vi row_sum = vload_words(sums + 4 * b);
+      for (int32_t b = 0; b < args.count; b += kLanes) {
+        const vf row_scale = reinterpret_cast<vf>(vload_words(scales + 4 * b, args.count - b));
+        const vi row_sum = vload_words(sums + 4 * b, args.count - b);
         vstore(&scale[m][b], row_scale);
         if constexpr (kParts == 1) vstore_words(&start[m][b], row_sum * -C::kZero);
         if constexpr (C::kMin) vstore(&sum[m][b], vfloat(row_sum) * row_scale);
       }
-      if constexpr (kParts == 2) split_sums(args, m, sums);
+      if constexpr (kParts == 2) split_sums(reinterpret_cast<const int8_t*>(args.x) + m * args.stride, args.count, start[m]);
     }
   }
 
-  // Rows hold sums of 32; formats that scale every 16 weights by themselves want sums of 16.
-  FORNO_INLINE void split_sums(const TileArgs& args, int m, const char* sums) {
-    const int8_t* q = reinterpret_cast<const int8_t*>(args.x) + m * args.stride;
-    for (int32_t b = 0; b < args.count; ++b, q += kBlock) {
-      int32_t both, first = 0;
-      std::memcpy(&both, sums + 4 * b, 4);
-      for (int i = 0; i < C::kGroup; ++i) first += q[i];
-      start[m][2 * b] = -C::kZero * first;
-      start[m][2 * b + 1] = -C::kZero * (both - first);
-    }
+  // Rows hold sums of 32; formats with a scale for each half of a block want sums of 16. `count` is a multiple of 8.
+  static FORNO_INLINE void split_sums(const int8_t* q, int32_t count, int32_t* start) {
+    for (int32_t i = 0; i < 2 * count; i += kLanes / 4) sum_groups_of_16(q + 16 * i, start + i);
+    for (int32_t i = 0; i < 2 * count; i += kLanes) vstore_words(start + i, vload_words(start + i) * -C::kZero);
   }
 };
 
@@ -92,22 +102,34 @@ void tile_blocks(const TileArgs& args) {
         header = block;
         block += C::kHeaderBytes;
       }
-      if constexpr (R <= kPrefetchRows) prefetch_block(block, C::kBlockBytes);
+      if (args.prefetch) {
+        // Near the end of a pass: the other columns of this slice, or what comes after it.
+        const int32_t beyond = b + kPrefetchBlocks - args.count;
+        if (beyond < 0)
+          prefetch_block<C>(block + kPrefetchBlocks * C::kBlockBytes, c, V * kLanes);
+        else if (c + V * kLanes < args.column + args.columns)
+          prefetch_block<C>(args.weights + beyond * C::kBlockBytes, c + V * kLanes, V * kLanes);
+        else if (args.next)
+          prefetch_block<C>(args.next + beyond * C::kBlockBytes, args.next_column, V * kLanes);
+      }
+      vf dot[C::kParts][R][V];
 #pragma GCC unroll 2
-      for (int part = 0; part < terms.kParts; ++part) {
-        vf dot[R][V];
-        Dot::run(block, part, c, q, args.stride, &terms.start[0][b * terms.kParts + part], terms.kPitch, dot);
+      for (int part = 0; part < C::kParts; ++part)
+        Dot::run(block, part, c, q, args.stride, &terms.start[0][b * C::kParts + part], terms.kPitch, dot[part]);
 #pragma GCC unroll 4
-        for (int j = 0; j < V; ++j) {
-          const int column = c + j * kLanes;
-          const vf w_scale = C::scale(block, header, part, column);
-          vf minimum{};
-          if constexpr (C::kMin) minimum = C::minimum(block, header, column);
+      for (int j = 0; j < V; ++j) {
+        const int column = c + j * kLanes;
+        const vf w_scale = C::scale(block, header, 0, column);
+        vf second{}, minimum{};
+        if constexpr (C::kParts == 2) second = C::scale(block, header, 1, column);
+        if constexpr (C::kMin) minimum = C::minimum(block, header, column);
 #pragma GCC unroll 6
-          for (int m = 0; m < R; ++m) {
-            total[m][j] = vfma(dot[m][j], w_scale * terms.scale[m][b], total[m][j]);
-            if constexpr (C::kMin) total[m][j] = vfma(minimum, vset(terms.sum[m][b]), total[m][j]);
-          }
+        for (int m = 0; m < R; ++m) {
+          if constexpr (C::kParts == 2)
+            total[m][j] = vfma(vfma(dot[1][m][j], second, dot[0][m][j] * w_scale), vset(terms.scale[m][b]), total[m][j]);
+          else
+            total[m][j] = vfma(dot[0][m][j], w_scale * terms.scale[m][b], total[m][j]);
+          if constexpr (C::kMin) total[m][j] = vfma(minimum, vset(terms.sum[m][b]), total[m][j]);
         }
       }
     }
@@ -162,8 +184,8 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
-      if constexpr (R <= kPrefetchRows)
-        for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchBytes + j, 0, 3);
+      if (args.prefetch)
+        for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchWeights * kLine + j, 0, 3);
 #pragma GCC unroll 6
       for (int m = 0; m < R; ++m) std::memcpy(&values[m], x + m * args.stride, 4);
       add_products<F, R, V>(w, values, acc);
@@ -183,37 +205,32 @@ void tile_floats(const TileArgs& args) {
   }
 }
 
-// The tile functions of one codec or float format by number of rows; index 0 is unused.
+// The tile functions of one codec or float format by number of rows; V limits the vectors, for half panels.
 template <class C, int V>
 struct BlockTiles {
+  template <int R>
+  static constexpr TileFn tile = tile_blocks<C, R, (block_vectors(R, C::kParts) < V ? block_vectors(R, C::kParts) : V)>;
   static TileFn of(int rows) {
-    static constexpr TileFn table[] = {nullptr,
-                                       tile_blocks<C, 1, V>,
-                                       tile_blocks<C, 2, V>,
-                                       tile_blocks<C, 3, V>,
-                                       tile_blocks<C, 4, 2>,
 #if defined(FORNO_AVX512)
-                                       tile_blocks<C, 5, 2>,
-                                       tile_blocks<C, 6, 2>
+    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+#else
+    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>};
 #endif
-    };
-    return table[rows];
+    return table[rows - 1];
   }
 };
+
 template <Format F, int V>
 struct FloatTiles {
+  template <int R>
+  static constexpr TileFn tile = tile_floats<F, R, V>;
   static TileFn of(int rows) {
-    static constexpr TileFn table[] = {nullptr,
-                                       tile_floats<F, 1, V>,
-                                       tile_floats<F, 2, V>,
-                                       tile_floats<F, 3, V>,
-                                       tile_floats<F, 4, V>,
 #if defined(FORNO_AVX512)
-                                       tile_floats<F, 5, V>,
-                                       tile_floats<F, 6, V>
+    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+#else
+    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>};
 #endif
-    };
-    return table[rows];
+    return table[rows - 1];
   }
 };
 

@@ -1,15 +1,21 @@
 // The ceiling that kernels are held against: independent multiply-adds on registers, nothing else.
 #pragma once
+#include "../isa/simd.hpp"
 #include "../types.hpp"
-#include "linear_dot.hpp"
 
 namespace forno {
 namespace {
 
-// Runs `step` on kChains independent accumulators, `rounds` times.
+// Enough independent accumulators to hide latency, few enough to stay in registers.
+#if defined(FORNO_AVX512)
+constexpr int kChains = 24;
+#else
+constexpr int kChains = 12;
+#endif
+
+// Runs `step` on each accumulator, `rounds` times.
 template <class V, class F>
 FORNO_INLINE void run_chains(int64_t rounds, V start, F&& step) {
-  constexpr int kChains = kTileRows * kTileVectors;
   V acc[kChains];
 #pragma GCC unroll 24
   for (int c = 0; c < kChains; ++c) acc[c] = start;
@@ -23,8 +29,8 @@ FORNO_INLINE void run_chains(int64_t rounds, V start, F&& step) {
 }
 
 int64_t peak(PeakUnit unit, int64_t rounds) {
-  constexpr int64_t kLanesPerRound = int64_t(kTileRows) * kTileVectors * kLanes;
-#if defined(__x86_64__)
+  constexpr int64_t kLanesPerRound = int64_t(kChains) * kLanes;
+#if defined(__x86_64__)  // the loop needs to name a register class
   if (unit == PeakUnit::FP32) {
     run_chains(rounds, vset(1.0f), [](vf a) { return vfma(a, vset(0.5f), vset(0.5f)); });
     return rounds * kLanesPerRound * 2;

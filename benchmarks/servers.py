@@ -1,0 +1,124 @@
+"""A server of any engine as a child process: start it, time its first token, load it, stop it.
+
+Knows the OpenAI API and signals, no engine.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+MODEL = "m"
+"""The name under which every engine is asked for its only model."""
+START_LIMIT, STOP_LIMIT, POLL = 120.0, 15.0, 0.005
+"""Seconds that a server may take to answer and to stop, and between two tries to reach it."""
+
+
+class ServerError(RuntimeError):
+    """A server did not start, or answered with an error; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    started: float
+    """``time.perf_counter()`` when the process was started."""
+    log: IO[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def first_token(self) -> float:
+        """Seconds from the start of the process to the first streamed text, asking until it answers."""
+        while time.perf_counter() - self.started < START_LIMIT:
+            if self.process.poll() is not None:
+                raise ServerError(f"the server ended with status {self.process.returncode}:\n{self.tail()}")
+            try:
+                if ask_one_token(self.port):
+                    return time.perf_counter() - self.started
+            except OSError:  # not listening yet
+                pass
+            time.sleep(POLL)
+        raise ServerError(f"the server did not answer within {START_LIMIT:g} s:\n{self.tail()}")
+
+    def tail(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace")
+
+
+@contextmanager
+def running(command: Sequence[str], port: int) -> Iterator[Server]:
+    """Start ``command``; on the way out stop it and wait for its end."""
+    with tempfile.TemporaryFile() as log:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield Server(process, port, started, log)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def ask_one_token(port: int) -> bool:
+    """Whether a streamed chat of one token gave text; False while the server says that it is loading (503).
+
+    Raises ``OSError`` if nothing listens and ``ServerError`` for any other answer.
+    """
+    messages = [{"role": "user", "content": "Hello!"}]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 1, "temperature": 0, "stream": True, "ignore_eos": True}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_LIMIT)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status == 503:
+            return False
+        if response.status != 200:
+            raise ServerError(f"the server answered {response.status}: {response.read()[:500].decode(errors='replace')}")
+        return any(_has_text(line) for line in response)
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def _has_text(line: bytes) -> bool:
+    data = line.removeprefix(b"data:").strip()
+    if not line.startswith(b"data:") or data == b"[DONE]":
+        return False
+    return any((choice.get("delta") or {}).get("content") for choice in json.loads(data).get("choices") or [])
+
+
+def load(url: str, workload: str, clients: Sequence[int], max_tokens: int) -> list[dict[str, Any]]:
+    """Run ``benchmarks.loadgen`` in a process of its own; its line for each number of clients. Errors raise ``ServerError``."""
+    arguments = ["--url", url, "--model", MODEL, "--workload", workload, "--max-tokens", str(max_tokens)]
+    command = [sys.executable, "-m", "benchmarks.loadgen", *arguments, "-c", ",".join(map(str, clients))]
+    result = subprocess.run(command, capture_output=True, text=True)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    failed = next((line for line in lines if line["err"]), None)
+    if result.returncode or failed:
+        raise ServerError(f"the load on {url} failed: {failed or result.stderr[-2000:]}")
+    return lines
