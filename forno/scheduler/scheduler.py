@@ -21,7 +21,7 @@ from forno.config import SchedulerConfig
 from forno.errors import DeadlineError
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
-from forno.scheduler.batching import batching_for
+from forno.scheduler.batching import BATCHINGS
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.sequence import Event, Sequence, State, Update
@@ -55,7 +55,7 @@ class Scheduler:
         self.waiting = WaitingLine()
         self.counters = Counters()
         self._trace = trace
-        self._batching = batching_for(config)
+        self._batching = BATCHINGS[config.batching](config)
         self._in_flight = InFlight()
         self._by_id: dict[str, Sequence] = {}
         self._by_index: dict[int, Sequence] = {}

@@ -113,7 +113,7 @@ def alone(kind: str, isa: str, number: int) -> tuple[Bits, tuple[int, ...]]:
 @pytest.mark.parametrize("isa", _native.available_isas())
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 def test_bits_do_not_depend_on_company_chunks_hits_preemption_or_threads(kind: str, isa: str, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     shared = runner(kind, isa, data.draw(st.sampled_from([1, 2, 4])))
