@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -170,6 +171,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     sides = [(name, partial(measure, engine, batches, clients, contention)) for name, engine in engines(options).items()]
     for name, measured in interleave(options.rounds, sides):
         results.add(name, measured)
+        progress("  " + ", ".join(f"{measure} {value:.4g}" for measure, value in measured.items()))
     print(report(results))
     print(
         f"\nOther processes used {contention.mean} cores on average, {contention.worst} at worst; "
@@ -201,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", default="1,8,32", help="numbers of chat clients; empty: nothing over HTTP")
     parser.add_argument("--others", type=float, default=0.2, help="cores that other processes may use before a repeat")
     parser.add_argument("--dir", type=Path, default=llamacpp.DEFAULT_DIR, help="where peers live")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
     try:
         result = run(parser.parse_args(arguments))
     except (llamacpp.PeerError, servers.ServerError) as error:

@@ -28,7 +28,7 @@ struct Unit {
   const LinearPart* part;
   int32_t panel, column, columns;
   int32_t row0, row1;
-  const uint8_t* next;  // weights of the worker's likely next unit, if they are others; null: none
+  Range next;           // weights of the worker's likely next unit, if they are others; null: none
   int32_t next_column;
 
   const uint8_t* weights() const { return part->weight->data + panel * part->weight->panel_bytes; }
@@ -77,15 +77,41 @@ Unit unit_of(const LinearArgs& args, const LinearPlan& plan, int32_t index) {
   return u;
 }
 
+// What this worker will likely compute after unit `index`, be it of the linear that follows; part null: nothing known.
+Unit next_unit(const LinearArgs& args, const LinearPlan& plan, int32_t rows, const Worker& worker, int32_t index) {
+  const int32_t after = likely_next(worker, plan.units, index);
+  if (after < plan.units) return unit_of(args, plan, after);
+  if (!args.next) return Unit{};
+  const LinearPlan following = plan_linear(*args.next, rows, worker.count);
+  const int32_t first = first_unit(worker, following.units);
+  return first < following.units ? unit_of(*args.next, following, first) : Unit{};
+}
+
+// As much of a unit's weights as is worth having in cache before it starts.
+Range fetched_of(const Unit& u) {
+  constexpr int64_t kMost = 128 << 10;
+  const int64_t bytes = u.part->weight->panel_bytes;
+  return {u.weights(), u.weights() + (bytes < kMost ? bytes : kMost)};
+}
+
 struct Scratch {
   float* sums;         // [kRowBlock][64]
   uint8_t* expanded;   // one slice
 };
 
+// With two or three tiles per unit, time is about even between memory and products: then every tile fetches a part of the
+// next unit's weights. With fewer a tile fetches ahead of itself; with more that is short against the unit.
+bool spreads_fetching(const Unit& u) {
+  const int32_t tiles = (u.row1 - u.row0 + kTileRows - 1) / kTileRows;
+  return tiles == 2 || tiles == 3;
+}
+
 // Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice each
 // tile is finished while its sums are in L1.
 template <class Tiles>
 void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scratch& scratch, bool last) {
+  const Range ahead = tile.ahead;
+  const int32_t rows = u.row1 - u.row0;
   const char* x0 = tile.x;
   const char* scale0 = tile.x_scale;
   for (int32_t row = u.row0; row < u.row1;) {
@@ -94,7 +120,9 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scrat
     tile.x = x0 + row * tile.stride;
     tile.x_scale = scale0 + row * tile.stride;
     tile.sums = scratch.sums + (row - u.row0) * kPanel;
-    tile.prefetch = row == u.row0 && tile.weights != scratch.expanded;
+    tile.prefetch = row == u.row0 && tile.weights != scratch.expanded && !ahead.begin;
+    tile.ahead = ahead.part(row - u.row0, height, rows);
+    if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
     Tiles::of(height)(tile);
     if (last && args.silu_mul) finish_gate_up(args, *u.part, u.panel, row, height, tile.sums);
     if (last && !args.silu_mul) finish_tile(args, *u.part, u.panel, u.column, u.columns, row, height, tile.sums);
@@ -107,7 +135,7 @@ TileArgs tile_args(const LinearArgs& args, const Unit& u) {
   tile.stride = args.x.stride;
   tile.column = u.column;
   tile.columns = u.columns;
-  tile.next = u.next;
+  tile.next = u.next.begin;
   tile.next_column = u.next_column;
   return tile;
 }
@@ -126,8 +154,9 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
     tile.x_scale = args.x.data + w.k + b * 4;
     tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
     const bool last = b + tile.count == blocks;
-    tile.next = last ? u.next : panel + L::header(b + tile.count);
+    tile.next = last ? u.next.begin : panel + L::header(b + tile.count);
     tile.next_column = last ? u.next_column : u.column;
+    tile.ahead = last && spreads_fetching(u) ? u.next : Range{};
     if constexpr (kExpandRows<L> != 0) {
       if (expanding) {
         expand<L>(tile.weights, tile.count, u.column, u.columns, scratch.expanded);
@@ -171,12 +200,9 @@ void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   static_assert(kRowBlock * kPanel * sizeof(float) + kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes <= kScratchBytes);
   for_units(worker, plan.units, [&](int32_t index) {
     Unit u = unit_of(args, plan, index);
-    const int32_t after = likely_next(worker, plan.units, index);
-    if (after < plan.units) {
-      const Unit next = unit_of(args, plan, after);
-      u.next_column = next.column;
-      u.next = next.weights() == u.weights() && next.column == u.column ? nullptr : next.weights();
-    }
+    const Unit next = next_unit(args, plan, rows, worker, index);
+    u.next_column = next.column;
+    if (next.part && (next.weights() != u.weights() || next.column != u.column)) u.next = fetched_of(next);
     constexpr int kHalf = kPanel / 2 / kLanes;  // vectors in half a panel
     if constexpr (kFloatVectors > kHalf) {
       if (u.columns < kPanel) return run_unit<kHalf>(args, u, scratch);

@@ -62,6 +62,28 @@ FORNO_INLINE void write_group(const View& out, int64_t row, int32_t column, cons
   }
 }
 
+// Asks for a line in a state that can be written: another worker may have written it last.
+FORNO_INLINE void fetch_to_write(const char* p) {
+#if defined(__x86_64__)
+  __asm__ volatile("prefetchw %0" : : "m"(*p));
+#else
+  __builtin_prefetch(p, 1, 3);
+#endif
+}
+
+// Asks for what finish_tile or finish_gate_up will write, while the tile is computed. (A residual is mostly the same.)
+inline void fetch_outputs(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t column, int32_t columns,
+                          int32_t row0, int32_t rows) {
+  const int size = args.out.dtype == DType::F32 ? 4 : args.out.dtype == DType::BF16 ? 2 : 1;
+  const int32_t first = part.column + (args.silu_mul ? panel * kGroup : panel * kPanel + column);
+  int32_t width = args.silu_mul ? kGroup : columns;
+  if (width > args.out.width - first) width = args.out.width - first;
+  for (int32_t m = 0; m < rows; ++m) {
+    const char* p = args.out.data + (row0 + m - args.row_begin) * args.out.stride;
+    for (int32_t i = first * size; i < (first + width) * size; i += 64) fetch_to_write(p + i);
+  }
+}
+
 // Columns of a panel in groups of 32. sums [rows][64] belong to rows row0, row0 + 1, ... of x.
 void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t column, int32_t columns, int32_t row0,
                  int32_t rows, const float* sums) {
@@ -85,18 +107,21 @@ void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, 
 }
 
 // A whole interleaved panel: 32 columns of gate, 32 of up; so is its bias, padded.
-void finish_gate_up(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t row0, int32_t rows, const float* sums) {
+void finish_gate_up(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t row0, int32_t rows, float* sums) {
   const int32_t local = panel * kGroup, outputs = part.weight->n / 2;
   const int32_t valid = outputs - local < kGroup ? outputs - local : kGroup;
   const float* bias = part.bias ? part.bias + panel * kPanel : nullptr;
   for (int32_t m = 0; m < rows; ++m) {
-    const int64_t row = row0 + m;
     Group gate = load_group(sums + m * kPanel), up = load_group(sums + m * kPanel + kGroup);
     if (bias) {
       gate = add(gate, load_group(bias));
       up = add(up, load_group(bias + kGroup));
     }
-    Group g = silu_times(gate, up);
+    store_group(sums + m * kPanel, silu_times(gate, up));
+  }
+  for (int32_t m = 0; m < rows; ++m) {
+    const int64_t row = row0 + m;
+    Group g = load_group(sums + m * kPanel);
     if (args.residual.data) {
       const char* residual = args.residual.data + row * args.residual.stride;
       g = add(g, load_group(reinterpret_cast<const float*>(residual) + part.column + local, valid));

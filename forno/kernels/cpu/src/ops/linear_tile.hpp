@@ -12,6 +12,18 @@
 namespace forno {
 namespace {
 
+// A piece of memory, in lines of 64 bytes.
+struct Range {
+  const uint8_t* begin;
+  const uint8_t* end;
+
+  int64_t lines() const { return (end - begin) / 64; }
+  // The share of units [first, first + count) of `total`.
+  Range part(int64_t first, int64_t count, int64_t total) const {
+    return {begin + lines() * first / total * 64, begin + lines() * (first + count) / total * 64};
+  }
+};
+
 // One call's data. `weights` and `x` are at the slice's first weight.
 struct TileArgs {
   const uint8_t* weights;
@@ -24,6 +36,7 @@ struct TileArgs {
   bool prefetch;         // the first tile of a unit: its weights are likely in memory, for later ones in cache
   const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
   int32_t next_column;
+  Range ahead;           // of that, a part to fetch meanwhile, instead
   float* sums;           // [R][64]
 };
 using TileFn = void (*)(const TileArgs&);
@@ -88,6 +101,14 @@ template <class C, int R, int V>
 void tile_blocks(const TileArgs& args) {
   using Dot = GroupDot<C, R, V>;
   const RowTerms<C, R> terms(args);
+  const int64_t steps = int64_t(args.columns / (V * kLanes)) * args.count;
+  const int64_t stride = (args.ahead.lines() + steps - 1) / steps * 64;
+  const uint8_t* ahead = args.ahead.begin;
+  const auto fetch_step = [&] {
+    const uint8_t* stop = ahead + stride < args.ahead.end ? ahead + stride : args.ahead.end;
+#pragma GCC unroll 1
+    for (; ahead < stop; ahead += 64) __builtin_prefetch(ahead, 0, 3);
+  };
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
     const uint8_t* block = args.weights;
@@ -102,6 +123,7 @@ void tile_blocks(const TileArgs& args) {
         header = block;
         block += C::kHeaderBytes;
       }
+      fetch_step();
       if (args.prefetch) {
         // Near the end of a pass: the other columns of this slice, or what comes after it.
         const int32_t beyond = b + kPrefetchBlocks - args.count;
