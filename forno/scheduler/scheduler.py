@@ -29,6 +29,8 @@ from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
 Trace = Callable[[str, Event, int], None]
+MIXED_STEP = 64
+"""Least token budget of a step in which some decode: fewer rows would leave a CPU's arithmetic units half idle."""
 
 
 def _no_trace(id: str, event: Event, number: int) -> None:
@@ -138,7 +140,7 @@ class Scheduler:
         now = self.clock()
         self._expire(now)
         seats = self._batching.seats(now, len(self.running), self.waiting)
-        step = Step(self.config.max_num_batched_tokens, seats)
+        step = Step(self._budget(), seats)
         for sequence in sorted(self.running, key=_is_chunk):
             if sequence.pending > 1:
                 self._welcome(step, now, before=sequence.rank)
@@ -166,6 +168,14 @@ class Scheduler:
         return updates
 
     # -- the rules ----------------------------------------------------------------------------------------------
+
+    def _budget(self) -> int:
+        """Tokens of the next step. While others decode, a prompt may make their step only a few times as long."""
+        most, per_decode = self.config.max_num_batched_tokens, self.config.prefill_per_decode
+        decodes = len(self.running) - sum(map(_is_chunk, self.running))
+        if not decodes or not per_decode or not self.config.enable_chunked_prefill:
+            return most
+        return min(most, max(MIXED_STEP, decodes * (1 + per_decode)))
 
     def _continue(self, sequence: Sequence, step: Step) -> None:
         """Give a running sequence what budget and blocks allow."""

@@ -20,6 +20,21 @@ def test_decodes_go_first_and_chunks_fill_the_budget(bench) -> None:
     assert b.step() == {"short": 1, "long": 1}
 
 
+def test_a_prompt_lengthens_others_steps_only_so_much(bench) -> None:
+    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, prefill_per_decode=3)
+    b.add("alone", 300, max_tokens=200)
+    assert b.step() == {"alone": 256}, "nobody decodes: the whole budget"
+    b.step()
+    b.add("long", 200, max_tokens=2)
+    assert b.step() == {"alone": 1, "long": 63}, "one decodes: 64 tokens in all"
+    b.finish()
+    for i in range(20):
+        b.add(f"decode{i}", 2, max_tokens=50)
+    b.step()
+    b.add("next", 200, max_tokens=2)
+    assert b.step()["next"] == 60, "twenty decode: three prompt tokens for each"
+
+
 def test_a_long_prompt_is_throttled_by_the_threshold(bench) -> None:
     b = bench(long_prefill_token_threshold=5)
     b.add("long", 12)
