@@ -21,7 +21,7 @@ def test_decodes_go_first_and_chunks_fill_the_budget(bench) -> None:
 
 
 def test_a_prompt_lengthens_others_steps_only_so_much(bench) -> None:
-    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, prefill_per_decode=3)
+    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, prefill_per_decode=3, max_num_seqs=32)
     b.add("alone", 300, max_tokens=200)
     assert b.step() == {"alone": 256}, "nobody decodes: the whole budget"
     b.step()
