@@ -6,6 +6,7 @@ A config is never changed after construction: derive a new one with ``dataclasse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -138,3 +139,7 @@ class EngineConfig:
     cpu: CpuConfig = CpuConfig()
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+
+
+ENGINE_PARTS: Mapping[str, type] = {f.name: type(f.default) for f in fields(EngineConfig)}
+"""Field of ``EngineConfig`` to its config class."""

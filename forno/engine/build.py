@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forno.cache import KvCache
-from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig
+from forno.config import ENGINE_PARTS, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
 from forno.engine.trace import Trace
-from forno.options import from_options, refuse_unknown
+from forno.options import from_args, from_options, refuse_unknown
 from forno.phases import PhaseClock
 from forno.request import Request, Runner
 from forno.scheduler import Scheduler
@@ -80,11 +81,11 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
 def engine_config(**options: Any) -> EngineConfig:
     """Options by field name, whichever config they belong to. Raises ``ConfigError`` naming the first unknown one."""
     left = dict(options)
-    config = EngineConfig(
-        model=from_options(ModelConfig, left),
-        cpu=from_options(CpuConfig, left),
-        cache=from_options(CacheConfig, left),
-        scheduler=from_options(SchedulerConfig, left),
-    )
-    refuse_unknown(left, ModelConfig, CpuConfig, CacheConfig, SchedulerConfig)
+    config = EngineConfig(**{name: from_options(part, left) for name, part in ENGINE_PARTS.items()})
+    refuse_unknown(left, *ENGINE_PARTS.values())
     return config
+
+
+def engine_config_of(args: argparse.Namespace) -> EngineConfig:
+    """The same from parsed command-line options."""
+    return EngineConfig(**{name: from_args(part, args) for name, part in ENGINE_PARTS.items()})

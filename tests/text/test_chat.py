@@ -6,9 +6,9 @@ import pytest
 import text_fixtures as fixtures
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forno.errors import RequestError, TemplateError
+from forno.errors import ConfigError, RequestError, TemplateError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
-from forno.text.chat import CHATML, ChatTemplate, load_chat_template
+from forno.text.chat import CHATML, ChatTemplate, load_chat_template, read_template
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -165,3 +165,13 @@ def test_messages_are_not_changed():
 def test_templates_that_do_not_compile(source):
     with pytest.raises(TemplateError):
         ChatTemplate(source)
+
+
+def test_a_template_file_is_read_or_named(tmp_path):
+    assert read_template("") is None
+    (tmp_path / "mine.jinja").write_text("{{ 1 }} ü", encoding="utf-8")
+    assert read_template(str(tmp_path / "mine.jinja")) == "{{ 1 }} ü"
+    (tmp_path / "broken.jinja").write_bytes(b"\xff")
+    for name in ("absent.jinja", "broken.jinja"):
+        with pytest.raises(ConfigError, match=f"--chat-template .*{name}"):
+            read_template(str(tmp_path / name))
