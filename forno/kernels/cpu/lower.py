@@ -93,9 +93,8 @@ class _Lowering:
         self.ropes = {
             name: executor.constant(rope_table(spec, limits.max_positions).reshape(-1)) for name, spec in program.ropes.items()
         }
-        self.caches = {
-            name: executor.add_cache(c.kv_heads, c.k_dim, c.v_dim, KV_DTYPES[c.dtype]) for name, c in program.caches.items()
-        }
+        executor.set_caches([(c.kv_heads, c.k_dim, c.v_dim, KV_DTYPES[c.dtype]) for c in program.caches.values()])
+        self.caches = {name: index for index, name in enumerate(program.caches)}
 
     def view(self, value: str) -> ViewSpec:
         return self.buffers.views[value]

@@ -59,21 +59,27 @@ const float* Executor::keep(const float* values, size_t count) {
   return reinterpret_cast<const float*>(constants_.back().data());
 }
 
-int32_t Executor::add_cache(int32_t kv_heads, int32_t k_dim, int32_t v_dim, KvDType dtype) {
-  KvCache cache = kv_layout({kv_heads, k_dim, v_dim, config_.block_size, dtype});
-  cache_memory_.emplace_back(static_cast<size_t>(kv_arena_bytes(cache, config_.num_blocks)));  // zeroed, as kernels need
-  cache.base = cache_memory_.back().data();
-  caches_.push_back(cache);
-  return static_cast<int32_t>(caches_.size()) - 1;
+void Executor::set_caches(const std::vector<KvShape>& layers) {
+  if (!caches_.empty()) refuse("the caches are set already");
+  // A block's layers lie side by side. Were each layer an arena of its own, the first use of a block could touch a new
+  // huge page in every one of them at once, which stops a step for as long as it takes to zero them all.
+  int64_t block_bytes = 0;
+  for (const KvShape& shape : layers) {
+    caches_.push_back(kv_layout(shape));
+    block_bytes += kv_block_bytes(caches_.back());
+  }
+  cache_memory_ = Arena(static_cast<size_t>(kv_arena_bytes(block_bytes, config_.num_blocks)));  // zeroed, as kernels need
+  char* base = cache_memory_.data();
+  for (KvCache& cache : caches_) {
+    cache.base = base;
+    base += kv_block_bytes(cache);
+    cache.block_stride = block_bytes;
+  }
 }
 
 const KvCache& Executor::cache(int32_t index) const { return caches_.at(index); }
 
-size_t Executor::kv_bytes() const {
-  size_t total = 0;
-  for (const Arena& memory : cache_memory_) total += memory.bytes();
-  return total;
-}
+size_t Executor::kv_bytes() const { return cache_memory_.bytes(); }
 
 void Executor::add(OpArgs args, Axis axis) {
   if (auto* attention = std::get_if<AttentionArgs>(&args)) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "kv_layout.hpp"
 #include "pool.hpp"
 #include "prefixes.hpp"
 #include "requests.hpp"
@@ -78,7 +79,7 @@ class Executor {
   char* activations() const { return activations_.data(); }
   size_t activation_bytes() const { return config_.activation_bytes; }
   const float* keep(const float* values, size_t count);  // a copy that lives as long as the executor, 64-byte aligned
-  int32_t add_cache(int32_t kv_heads, int32_t k_dim, int32_t v_dim, KvDType dtype);
+  void set_caches(const std::vector<KvShape>& layers);  // once, before the ops that use them
   const KvCache& cache(int32_t index) const;  // throws std::out_of_range
   void add(OpArgs args, Axis axis);           // throws std::invalid_argument for what no kernel could run
 
@@ -119,7 +120,7 @@ class Executor {
   Pool pool_;
   Arena activations_;
   std::vector<Arena> constants_;
-  std::vector<Arena> cache_memory_;
+  Arena cache_memory_;
   std::vector<KvCache> caches_;
   std::vector<Record> records_;
   Arena shared_;  // attention's partial results

@@ -40,19 +40,21 @@ KvCache kv_layout(const KvShape& s) {
   return c;
 }
 
-int64_t kv_arena_bytes(const KvCache& cache, int64_t num_blocks) {
+int64_t kv_block_bytes(const KvCache& cache) { return cache.head_stride * cache.kv_heads; }
+
+int64_t kv_arena_bytes(int64_t block_bytes, int64_t num_blocks) {
   int64_t bytes = 0;
-  require(num_blocks >= 0 && !__builtin_mul_overflow(cache.block_stride, num_blocks, &bytes), "KV arena is too large");
+  require(num_blocks >= 0 && !__builtin_mul_overflow(block_bytes, num_blocks, &bytes), "KV arena is too large");
   return bytes;
 }
 
 void kv_zero_blocks(const KvCache& cache, int64_t first, int64_t count) {
-  std::memset(cache.base + first * cache.block_stride, 0, size_t(count * cache.block_stride));
+  for (int64_t b = first; b < first + count; ++b) std::memset(cache.base + b * cache.block_stride, 0, size_t(kv_block_bytes(cache)));
 }
 
 void kv_copy_block(const KvCache& cache, int32_t source, int32_t target) {
   if (source == target) return;
-  std::memcpy(cache.base + target * cache.block_stride, cache.base + source * cache.block_stride, size_t(cache.block_stride));
+  std::memcpy(cache.base + target * cache.block_stride, cache.base + source * cache.block_stride, size_t(kv_block_bytes(cache)));
 }
 
 size_t attention_shared_bytes(int32_t heads, int32_t v_dim, int32_t max_rows, int32_t max_context, int32_t threads) {

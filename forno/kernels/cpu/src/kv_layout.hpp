@@ -14,8 +14,11 @@ struct KvShape {
 // One layer's cache with base null; throws std::invalid_argument on a shape that cannot be laid out.
 KvCache kv_layout(const KvShape& shape);
 
-// Bytes of one layer's arena; throws std::invalid_argument when the size does not fit in 63 bits.
-int64_t kv_arena_bytes(const KvCache& cache, int64_t num_blocks);
+// Bytes of one block of one layer, all heads. `block_stride` is at least that: other layers may lie between blocks.
+int64_t kv_block_bytes(const KvCache& cache);
+
+// Bytes of an arena of `num_blocks` blocks; throws std::invalid_argument when the size does not fit in 63 bits.
+int64_t kv_arena_bytes(int64_t block_bytes, int64_t num_blocks);
 
 // Zero the blocks [first, first + count) of a layer: unused slots must hold finite values.
 void kv_zero_blocks(const KvCache& cache, int64_t first, int64_t count);

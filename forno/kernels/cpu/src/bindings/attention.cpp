@@ -164,7 +164,7 @@ class PagedKv {
           int32_t layers)
       : cache_(kv_layout({kv_heads, k_dim, v_dim, block_size, kv_dtype_of(dtype)})), num_blocks_(num_blocks), layers_(layers) {
     require(layers >= 1, "layers must be at least 1");
-    layer_bytes_ = kv_arena_bytes(cache_, num_blocks);
+    layer_bytes_ = kv_arena_bytes(kv_block_bytes(cache_), num_blocks);
     memory_ = aligned(size_t(layer_bytes_) * size_t(layers));
     cache_.base = memory_.get();
   }

@@ -267,6 +267,15 @@ nb::ndarray<nb::numpy, const float, nb::ndim<2>> logits(Builder& self) {
   return {self.executor().captured(), {size_t(config.max_rows), size_t(config.vocab)}, nb::find(self)};
 }
 
+void set_caches(Builder& self, const std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t>>& layers) {
+  std::vector<KvShape> shapes;
+  for (const auto& [kv_heads, k_dim, v_dim, dtype] : layers) {
+    require(dtype >= 0 && dtype <= int32_t(KvDType::F32), "unknown cache type");
+    shapes.push_back({kv_heads, k_dim, v_dim, self.executor().config().block_size, static_cast<KvDType>(dtype)});
+  }
+  self.executor().set_caches(shapes);
+}
+
 void bind_ops(nb::class_<Builder>& c) {
   c.def("constant", &Builder::constant, nb::arg("values"), "Copy float32 values; returns their index.")
       .def("add_embed", &Builder::add_embed)
@@ -300,7 +309,7 @@ void bind_executor(nb::module_& m) {
   m.def("kv_block_bytes",
         [](int32_t kv_heads, int32_t k_dim, int32_t v_dim, int32_t dtype, int32_t block_size) {
           require(dtype >= 0 && dtype <= int32_t(KvDType::F32), "unknown cache type");
-          return kv_layout({kv_heads, k_dim, v_dim, block_size, static_cast<KvDType>(dtype)}).block_stride;
+          return kv_block_bytes(kv_layout({kv_heads, k_dim, v_dim, block_size, static_cast<KvDType>(dtype)}));
         },
         nb::arg("kv_heads"), nb::arg("k_dim"), nb::arg("v_dim"), nb::arg("dtype"), nb::arg("block_size"),
         "Bytes of one block of one layer's cache.");
@@ -310,12 +319,7 @@ void bind_executor(nb::module_& m) {
         nb::arg("isa"), nb::arg("threads"), nb::arg("spin_us"), nb::arg("max_rows"), nb::arg("vocab"),
         nb::arg("max_positions"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("activation_bytes"));
   bind_ops(c);
-  c.def("add_cache",
-        [](Builder& b, int32_t kv_heads, int32_t k_dim, int32_t v_dim, int32_t dtype) {
-          require(dtype >= 0 && dtype <= int32_t(KvDType::F32), "unknown cache type");
-          return b.executor().add_cache(kv_heads, k_dim, v_dim, static_cast<KvDType>(dtype));
-        },
-        nb::arg("kv_heads"), nb::arg("k_dim"), nb::arg("v_dim"), nb::arg("dtype"))
+  c.def("set_caches", &set_caches, nb::arg("layers"), "Each layer's (kv_heads, k_dim, v_dim, dtype); ops name them by index.")
       .def("admit", &admit, nb::arg("prompt"), nb::arg("capacity"), nb::arg("sampling"))
       .def("release", [](Builder& b, int32_t slot) { b.executor().requests().release(slot); }, nb::arg("slot"))
       .def("run", &run, nb::arg("rows"), nb::arg("num_rows"), nb::arg("blocks"), nb::arg("copies"), nb::arg("masks"),
