@@ -99,12 +99,9 @@ struct Scratch {
   uint8_t* expanded;   // one slice
 };
 
-// With two or three tiles per unit, time is about even between memory and products: then every tile fetches a part of the
-// next unit's weights. With fewer a tile fetches ahead of itself; with more that is short against the unit.
-bool spreads_fetching(const Unit& u) {
-  const int32_t tiles = (u.row1 - u.row0 + kTileRows - 1) / kTileRows;
-  return tiles == 2 || tiles == 3;
-}
+// With several tiles per unit each of them fetches a part of the next unit's weights, so that memory works all the time;
+// a single one fetches ahead of itself.
+bool spreads_fetching(const Unit& u) { return u.row1 - u.row0 > kTileRows; }
 
 // Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice each
 // tile is finished while its sums are in L1.
@@ -150,6 +147,7 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   tile.sum_offset = w.k / kGroup * 4;
   for (int32_t b = 0; b < blocks; b += kSliceBlocks) {
     tile.count = blocks - b < kSliceBlocks ? blocks - b : kSliceBlocks;
+    tile.first = b == 0;
     tile.x = args.x.data + b * kBlock;
     tile.x_scale = args.x.data + w.k + b * 4;
     tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
@@ -176,6 +174,7 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   TileArgs tile = tile_args(args, u);
   for (int32_t k = 0; k < w.k; k += kSliceWeights) {
     tile.count = w.k - k < kSliceWeights ? w.k - k : kSliceWeights;
+    tile.first = k == 0;
     tile.x = args.x.data + int64_t(k) * kXBytes;
     tile.weights = u.weights() + int64_t(k) * kPanel * kWeightBytes;
     run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, k + tile.count == w.k);
@@ -184,7 +183,6 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
 
 template <int V>
 void run_unit(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
-  std::memset(scratch.sums, 0, size_t(u.row1 - u.row0) * kPanel * sizeof(float));
   const Format format = u.part->weight->format;
   if (format == Format::F32) return run_floats<Format::F32, V>(args, u, scratch);
   if (format == Format::F16) return run_floats<Format::F16, V>(args, u, scratch);
