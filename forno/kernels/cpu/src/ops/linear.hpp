@@ -38,7 +38,7 @@ struct Unit {
 struct LinearPlan {
   int32_t row_begin, row_end;
   int32_t row_blocks, block_rows;
-  int32_t column_parts;             // 1: whole panels, 2: halves
+  int32_t whole;                    // panels computed whole; the rest are cut in halves
   int32_t panels[kMaxParts];
   int32_t units;
 };
@@ -51,14 +51,15 @@ LinearPlan plan_linear(const LinearArgs& args, int32_t rows, int32_t workers) {
   int32_t panels = 0;
   for (int32_t i = 0; i < args.num_parts; ++i) panels += plan.panels[i] = args.parts[i].weight->panels;
   int32_t blocks = (count + kRowBlock - 1) / kRowBlock;
-  // Few units make one worker wait for another: 9 panels on 2 workers are 5 to 4, 18 halves are 9 to 9.
-  const int32_t wanted = workers == 1 ? 1 : 8 * workers;
-  plan.column_parts = panels * blocks < wanted && !args.silu_mul ? 2 : 1;
-  while (panels * plan.column_parts * blocks < wanted && count / (blocks + 1) >= kMinRowBlock) ++blocks;
+  // Few units make one worker wait for another: 9 panels on 2 workers are 5 to 4, 8 panels and 2 halves are even. Only the
+  // last panels are cut, since whole ones are read faster.
+  plan.whole = panels * blocks < 8 * workers && workers > 1 && !args.silu_mul ? (panels - 1) / workers * workers : panels;
+  const int32_t columns = 2 * panels - plan.whole, wanted = workers == 1 ? 1 : 4 * workers;
+  while (columns * blocks < wanted && count / (blocks + 1) >= kMinRowBlock) ++blocks;
   const int32_t per_block = blocks ? (count + blocks - 1) / blocks : 0;
   plan.block_rows = (per_block + kTileRows - 1) / kTileRows * kTileRows;
   plan.row_blocks = plan.block_rows ? (count + plan.block_rows - 1) / plan.block_rows : 0;
-  plan.units = panels * plan.column_parts * plan.row_blocks;
+  plan.units = columns * plan.row_blocks;
   return plan;
 }
 
@@ -67,9 +68,10 @@ Unit unit_of(const LinearArgs& args, const LinearPlan& plan, int32_t index) {
   u.row0 = plan.row_begin + index % plan.row_blocks * plan.block_rows;
   u.row1 = u.row0 + plan.block_rows < plan.row_end ? u.row0 + plan.block_rows : plan.row_end;
   index /= plan.row_blocks;
-  u.columns = kPanel / plan.column_parts;
-  u.column = index % plan.column_parts * u.columns;
-  index /= plan.column_parts;
+  const int32_t half = index - plan.whole;
+  u.columns = half < 0 ? kPanel : kPanel / 2;
+  u.column = half < 0 ? 0 : half % 2 * u.columns;
+  if (half >= 0) index = plan.whole + half / 2;
   int32_t part = 0;
   while (index >= plan.panels[part]) index -= plan.panels[part++];
   u.part = &args.parts[part];
