@@ -10,22 +10,27 @@ ARGS ?=
 .PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels lm-eval clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
-
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -U pip
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # Native sources or the project's own metadata changed: install again (the build folder is kept, so it is quick).
 SOURCES := $(wildcard forno/kernels/cpu/src/*.* forno/kernels/cpu/src/*/*.*)
+
+%/bin/python:
+	$(PYTHON) -m venv $*
+	$@ -m pip install -q -U "pip>=25.1"
+.PRECIOUS: %/bin/python
+
 $(VENV)/.installed: pyproject.toml CMakeLists.txt $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
+	$(BIN)/python -m pip install -q --group build
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[test]"
 	@touch $@
 
+$(BIN)/cmake: | $(VENV)/.installed
+	@$(BIN)/python -m pip install -q cmake
+
 build: $(VENV)/.installed ## Make .venv and build the native module
 
-serve: build ## Serve MODEL on PORT (extra flags in ARGS)
+serve: build ## Serve MODEL on PORT (more flags in ARGS)
 	@$(BIN)/forno serve --model $(MODEL) --port $(PORT) $(ARGS)
 
 test: build ## Run the fast tests
@@ -34,66 +39,62 @@ test: build ## Run the fast tests
 test-slow: build ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
 
-$(VENV)-hf/.installed: pyproject.toml CMakeLists.txt $(SOURCES)
-	$(PYTHON) -m venv $(VENV)-hf
-	$(VENV)-hf/bin/python -m pip install -q -U pip
-	$(VENV)-hf/bin/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
-	$(VENV)-hf/bin/python -m pip install -q --no-build-isolation -e ".[test,hf]" -C build-dir=build/hf
+# An environment and a build folder of its own: torch stays out of the one that serves.
+HF := $(VENV)-hf
+$(HF)/.installed: pyproject.toml CMakeLists.txt $(SOURCES) | $(HF)/bin/python
+	$(HF)/bin/python -m pip install -q --group build
+	$(HF)/bin/python -m pip install -q --no-build-isolation -e ".[test,hf]" -C build-dir=build/hf
 	@touch $@
 
-test-hf: $(VENV)-hf/.installed ## Compare with transformers (installs torch beside .venv)
-	@$(VENV)-hf/bin/python -m pytest -m hf
+test-hf: $(HF)/.installed ## Compare with transformers (installs torch beside .venv)
+	@$(HF)/bin/python -m pytest -m hf
 
-format: $(BIN)/python ## Rewrite sources in the project's style
-	@$(BIN)/python -m pip install -q ruff
+format: | $(BIN)/python ## Rewrite sources in the project's style
+	@$(BIN)/python -m pip install -q --group lint
 	$(BIN)/ruff check --fix forno tests benchmarks
 	$(BIN)/ruff format forno tests benchmarks
 
-lint: $(BIN)/python ## Check style with ruff
-	@$(BIN)/python -m pip install -q ruff
+lint: | $(BIN)/python ## Check style with ruff
+	@$(BIN)/python -m pip install -q --group lint
 	$(BIN)/ruff check forno tests benchmarks
 	$(BIN)/ruff format --check forno tests benchmarks
 
 types: build ## Check types with mypy
-	@$(BIN)/python -m pip install -q mypy
+	@$(BIN)/python -m pip install -q --group types
 	$(BIN)/mypy
 
 # The native tests once more, against a build with address and undefined-behaviour sanitizers.
 # libstdc++ comes with it: the sanitizer must find the real __cxa_throw when Python starts, before our module loads.
-ASAN := $(shell $(CXX) -print-file-name=libasan.so 2>/dev/null) $(shell $(CXX) -print-file-name=libstdc++.so.6 2>/dev/null)
-sanitize: build ## Run the native tests under sanitizers
-	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+ASAN = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)
+sanitize: build $(BIN)/cmake ## Run the native tests under sanitizers
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFORNO_SANITIZE=ON \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
 	$(BIN)/cmake --build build/sanitize
-	LD_PRELOAD="$(ASAN)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=sanitize \
+	LD_PRELOAD="$(ASAN)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/python -m pytest --native $$(ls build/sanitize/_native*.so) tests/kernels tests/runner
 
 # Measurements (benchmarks/BENCHMARKS.md); flags of each script in ARGS. Peers live outside the repository.
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
 
-bench-llamacpp: build ## Compare with llama.cpp built natively, in one run (10 minutes; the first time builds it)
-	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+bench-llamacpp: build $(BIN)/cmake ## Compare with llama.cpp built natively (10 minutes; the first time builds it)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
 
-bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
-	@$(BIN)/cmake --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q cmake
+bench-accuracy: build $(BIN)/cmake ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
 
 bench-kernels: build ## Measure single kernels against their ceilings
 	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
 
 # Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
-LM_EVAL := .venv-lm-eval/bin
-$(LM_EVAL)/lm_eval:
-	$(PYTHON) -m venv .venv-lm-eval
-	$(LM_EVAL)/python -m pip install -q "lm_eval[api]>=0.4.9"
+LM_EVAL := $(VENV)-lm-eval
+$(LM_EVAL)/bin/lm_eval: | $(LM_EVAL)/bin/python
+	$(LM_EVAL)/bin/python -m pip install -q "lm_eval[api]>=0.4.9"
 
-lm-eval: $(LM_EVAL)/lm_eval ## Run a small lm-eval task against the server on PORT
-	HF_DATASETS_OFFLINE=1 $(LM_EVAL)/lm_eval run --model local-completions --include_path benchmarks/lm_eval \
+lm-eval: $(LM_EVAL)/bin/lm_eval ## Run a small lm-eval task against the server on PORT
+	HF_DATASETS_OFFLINE=1 $(LM_EVAL)/bin/lm_eval run --model local-completions --include_path benchmarks/lm_eval \
 	  --tasks common_sense,finish --batch_size 5 \
 	  --model_args model=$(MODEL),base_url=http://127.0.0.1:$(PORT)/v1/completions,tokenizer_backend=remote,num_concurrent=4
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(HF) $(LM_EVAL) build dist

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from importlib import import_module
 
-from forno import __version__
+from forno import __version__, env
 from forno.errors import FornoError
 from forno.options import Parser
 
@@ -23,7 +24,12 @@ VERBS = {
 
 def parser(verb: str | None = None) -> Parser:
     """The command-line parser; only ``verb``'s module is imported, so that ``--help`` and start-up stay quick."""
-    root = Parser(prog="forno", description="Serves large language models, and says what it waits for.")
+    root = Parser(
+        prog="forno",
+        description="Serves large language models, and says what it waits for.",
+        epilog="environment variables:\n" + "\n".join(f"  {v.name:<15} {v.help}" for v in env.VARIABLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     root.add_argument("--version", action="version", version=f"forno {__version__}")
     verbs = root.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (module, text) in VERBS.items():

@@ -6,7 +6,8 @@ A config is never changed after construction: derive a new one with ``dataclasse
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from forno.errors import ConfigError
@@ -17,6 +18,14 @@ DEFAULT_MODEL = "smollm2-135m"
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A documented field. ``metadata`` may hold ``choices`` and ``metavar`` for the command line."""
     return field(default=default, metadata={"help": help, **metadata})
+
+
+def _check_choices(config: Any) -> None:
+    """Raise ``ConfigError`` for a field whose value is not among its ``choices``."""
+    for spec in fields(config):
+        choices, value = spec.metadata.get("choices"), getattr(config, spec.name)
+        if choices is not None and value not in choices:
+            raise ConfigError(f"--{spec.name.replace('_', '-')} must be one of {', '.join(choices)}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,9 @@ class ModelConfig:
     max_model_len: int = option(0, "Longest prompt plus output in tokens; 0: the model's own, or what the KV memory holds.")
     chat_template: str = option("", "A file with a Jinja chat template, instead of the model's own.")
 
+    def __post_init__(self) -> None:
+        _check_choices(self)
+
 
 @dataclass(frozen=True, slots=True)
 class CpuConfig:
@@ -41,6 +53,9 @@ class CpuConfig:
     threads: int = option(0, "Compute threads; 0: what affinity and the cgroup quota allow.")
     isa: str = option("auto", "Instruction set of the kernels.", choices=("auto", "avx512", "avx2", "portable"))
     disable_passes: str = option("", "Comma-separated fusion passes to leave out, for measurement (see `forno program`).")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class CacheConfig:
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         if self.block_size < 32 or self.block_size % 32:
             raise ConfigError(f"--block-size must be a multiple of 32, got {self.block_size}")
 
@@ -65,7 +81,12 @@ class SchedulerConfig:
     """Who runs in the next step."""
 
     max_num_seqs: int = option(64, "Most requests in one step.")
-    max_num_batched_tokens: int = option(512, "Token budget of one step.")
+    max_num_batched_tokens: int = option(256, "Token budget of one step.")
+    prefill_per_decode: int = option(
+        3,
+        "Prompt tokens that a step adds per decoding request (but at least 64 tokens in all), so that a long prompt does "
+        "not hold up the others; 0: the whole budget.",
+    )
     enable_chunked_prefill: bool = option(True, "Split long prompts over steps so that decodes keep flowing.")
     long_prefill_token_threshold: int = option(0, "Longest chunk of one prompt per step; 0: the whole budget.")
     scheduling_policy: str = option(
@@ -81,6 +102,9 @@ class SchedulerConfig:
     max_num_queued_tokens: int = option(0, "Waiting prompt tokens before new requests are refused; 0: no limit.")
 
     def __post_init__(self) -> None:
+        _check_choices(self)
+        if self.prefill_per_decode < 0:
+            raise ConfigError(f"--prefill-per-decode must be at least 0, got {self.prefill_per_decode}")
         if self.max_num_seqs < 1:
             raise ConfigError(f"--max-num-seqs must be at least 1, got {self.max_num_seqs}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -103,6 +127,9 @@ class ServerConfig:
     shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
 
+    def __post_init__(self) -> None:
+        _check_choices(self)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -112,3 +139,7 @@ class EngineConfig:
     cpu: CpuConfig = CpuConfig()
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+
+
+ENGINE_PARTS: Mapping[str, type] = {f.name: type(f.default) for f in fields(EngineConfig)}
+"""Field of ``EngineConfig`` to its config class."""

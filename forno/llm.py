@@ -95,14 +95,15 @@ class LLM:
     ) -> list[Completion]:
         """The model's answer to one conversation, or to each of several. ``template`` reaches the chat template.
 
-        Raises ``TemplateError`` and what ``generate`` raises.
+        Raises ``TemplateError``, ``ConfigError`` for a template file that cannot be read, and what ``generate`` raises.
         """
         several = bool(messages) and not isinstance(messages[0], Mapping)
         conversations: Any = messages if several else [messages]
         if self._template is None:
-            from forno.text import load_chat_template
+            from forno.text import load_chat_template, read_template
 
-            self._template = load_chat_template(self.checkpoint, self.tokenizer, _read(self.config.model.chat_template))
+            override = read_template(self.config.model.chat_template)
+            self._template = load_chat_template(self.checkpoint, self.tokenizer, override)
         texts = [self._template.render(conversation, **template) for conversation in conversations]
         return self.generate([self.tokenizer.encode(text, add_special_tokens=False) for text in texts], sampling)
 
@@ -153,10 +154,3 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if items and all(isinstance(item, int) for item in items):
         return [items]
     return items
-
-
-def _read(path: str) -> str | None:
-    if not path:
-        return None
-    with open(path, encoding="utf-8") as file:
-        return file.read()

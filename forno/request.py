@@ -183,11 +183,29 @@ class Runner(Protocol):
     Not thread-safe: one thread calls all methods. ``run`` releases the GIL while it computes.
     """
 
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks that a plan may name: 0 to ``num_blocks - 1``."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one request, prompt and output together."""
+
     def admit(self, request: Request) -> int:
-        """Make tokens and sampling parameters resident; returns the index for ``Row.request``."""
+        """Make tokens and sampling parameters resident; returns the index for ``Row.request``.
+
+        Raises ``RequestError``, with nothing changed, for what it cannot hold or compute.
+        """
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step. The runner appends each sampled token to its own copy of the request."""
+        """Compute one step. The runner appends each sampled token to its own copy of the request.
+
+        What goes wrong with one row is in ``StepResult.errors``; what this raises has failed the whole step.
+        """
 
     def release(self, index: int) -> None:
         """Forget a request. Its index may be reused."""

@@ -1,4 +1,4 @@
-"""Options shared by all tests."""
+"""What all tests share: a build of the native module to test, and property tests without a clock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("forno", deadline=None)  # a busy machine, or a sanitizer, is slow and not wrong
+settings.load_profile("forno")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

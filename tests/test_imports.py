@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "forno"
-BASE = {"errors", "env", "config", "request", "options"}
+BASE = {"errors", "env", "config", "request", "options", "phases"}
 ALLOWED = {
     "errors": set(),
     "env": set(),
     "config": {"errors"},
     "options": {"errors"},
+    "phases": set(),
     "request": {"errors"},
     "cache": BASE,
     "scheduler": BASE | {"cache"},
@@ -29,7 +30,11 @@ ALLOWED = {
     "llm": BASE | {"engine", "text"},
     "server": BASE | {"engine", "text"},
 }
-"""Package -> packages it may import. ``tools`` and ``__main__`` may import anything."""
+"""Package -> packages it may import."""
+FREE = {"__init__", "__main__", "tools"}
+"""What puts the others together, and may import anything."""
+HEAVY = {"torch", "transformers", "pandas", "scipy", "huggingface_hub", "llguidance"}
+"""What a server of a local file must start without: seconds of cold start, hundreds of MB."""
 
 
 def imports_of(path: Path) -> set[str]:
@@ -55,14 +60,39 @@ def test_import_direction(package: str) -> None:
         assert not extra, f"{file.relative_to(ROOT)} must not import {sorted(extra)}"
 
 
+def test_every_package_has_its_place() -> None:
+    found = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert found == ALLOWED.keys() | FREE
+
+
+def test_nothing_imports_what_puts_it_together() -> None:
+    for file in ROOT.rglob("*.py"):
+        if file.relative_to(ROOT).parts[0] not in ("tools", "__main__.py"):
+            assert not imports_of(file) & {"tools", "__main__"}, file.relative_to(ROOT)
+
+
+def test_no_module_has_state() -> None:
+    for file in ROOT.rglob("*.py"):
+        nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Global)]
+        assert not nodes, f"{file.relative_to(ROOT)} changes a global"
+
+
 def test_only_env_reads_the_environment() -> None:
     readers = [p.name for p in ROOT.rglob("*.py") if "os.environ" in p.read_text() or "os.getenv" in p.read_text()]
     assert readers == ["env.py"]
 
 
-def test_importing_forno_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, forno; print(sorted({m.split('.')[0] for m in sys.modules} & {'numpy','torch','starlette','tokenizers'}))"
-    )
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules that are loaded in a new interpreter after ``statement``."""
+    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.split())
+
+
+def test_importing_forno_imports_nothing_heavy() -> None:
+    assert not loaded_after("import forno") & (HEAVY | {"numpy", "starlette", "tokenizers", "asyncio"})
+
+
+def test_serving_imports_nothing_heavy() -> None:
+    modules = "forno.server.main, forno.loader.sources, forno.loader.open, forno.runner.cpu, forno.text.tokenizer, forno.llm"
+    assert not loaded_after(f"import {modules}") & HEAVY

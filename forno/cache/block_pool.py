@@ -54,6 +54,11 @@ class BlockPool:
             del self._kept[block]
         self.references[block] += 1
 
+    def touch(self, block: int) -> None:
+        """``block`` was of use: if it is kept, it is the last to be taken."""
+        if block in self._kept:
+            self._kept.move_to_end(block)
+
     def release(self, block: int, keep: bool) -> None:
         """One reference less. The last one leaves the block kept (most recently used) or empty."""
         self.references[block] -= 1

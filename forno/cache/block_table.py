@@ -22,9 +22,11 @@ class BlockTable:
         self.indexed = 0
         """Leading blocks whose content is computed and was offered to the prefix index."""
 
+    def parent(self, i: int) -> bytes:
+        """The hash that block ``i`` follows."""
+        return self.hashes[i - 1] if i else self.root
+
     def extend_hashes(self, tokens: Sequence[int], block_size: int, count: int) -> None:
         """Make ``hashes`` cover the first ``count`` blocks of ``tokens``."""
-        hashes = self.hashes
-        for i in range(len(hashes), count):
-            parent = hashes[-1] if hashes else self.root
-            hashes.append(block_hash(parent, tokens[i * block_size : (i + 1) * block_size]))
+        for i in range(len(self.hashes), count):
+            self.hashes.append(block_hash(self.parent(i), tokens[i * block_size : (i + 1) * block_size]))

@@ -1,5 +1,8 @@
 """The paged KV cache as the scheduler sees it: block tables over one pool, and prefixes found again by their hash.
 
+A prefix is found by whole blocks, which are shared, and beyond them by the beginning of one more, which is copied: the
+request continues in its own copy, so nobody ever writes into a block that somebody else may read.
+
 Knows blocks and token ids. Does not know requests, steps, or where a block lies in memory.
 """
 
@@ -7,10 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from math import ceil
+from typing import NamedTuple
 
 from forno.cache.block_pool import BlockPool
 from forno.cache.block_table import BlockTable
 from forno.cache.prefix_index import PrefixIndex, root_hash
+
+LEAST_COPIED = 1 / 8
+"""A copy moves a whole block: it must spare computing at least this share of one."""
+
+
+class Match(NamedTuple):
+    """What the cache holds of a request's tokens."""
+
+    blocks: Sequence[int] = ()
+    """To be shared: the longest run of known full blocks."""
+    num_tokens: int = 0
+    """All that is known, copied tokens included."""
+    source: int | None = None
+    """To be copied: the block whose beginning goes on where ``blocks`` end."""
 
 
 class KvCache:
@@ -25,12 +44,12 @@ class KvCache:
         assert block_size > 0, "a block holds at least one token"
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(least_common=ceil(block_size * LEAST_COPIED))
         self.pool = BlockPool(num_blocks, evicted=self.index.forget)
         self.queried_tokens = 0
         """Prompt tokens looked up, once per request."""
         self.hit_tokens = 0
-        """Of those, tokens whose blocks were found."""
+        """Of those, tokens found: in shared blocks or in copied ones."""
         self._groups = 0
 
     @property
@@ -61,31 +80,49 @@ class KvCache:
         self._groups += 1
         return BlockTable(root_hash(salt, f"group {group}" if group else f"alone {self._groups}"))
 
-    def match(self, table: BlockTable, tokens: Sequence[int]) -> list[int]:
-        """The longest run of known blocks at the start of ``tokens``, never all of it: the last token is computed."""
-        limit = (len(tokens) - 1) // self.block_size
-        table.extend_hashes(tokens, self.block_size, limit)
+    def match(self, table: BlockTable, tokens: Sequence[int]) -> Match:
+        """What is known of the start of ``tokens``, never all of it: the last token is computed."""
+        size = self.block_size
+        limit = (len(tokens) - 1) // size
+        table.extend_hashes(tokens, size, limit)
         found = []
         for digest in islice(table.hashes, limit):
             block = self.index.find(digest)
             if block is None:
                 break
             found.append(block)
-        return found
+        known = len(found) * size
+        rest = tokens[known : min(known + size, len(tokens) - 1)]
+        source, common = self.index.find_beginning(table.parent(len(found)), rest)
+        return Match(found, known + common, source)
 
     def fits(self, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
         """Whether a new table with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
         free = self.pool.num_free - sum(map(self.pool.is_kept, matched)) - bespoken
         return self.blocks_for(num_tokens) - len(matched) <= free
 
-    def adopt(self, table: BlockTable, matched: Sequence[int]) -> None:
-        """Start an empty table with blocks that ``match`` found."""
+    def adopt(self, table: BlockTable, match: Match) -> tuple[tuple[int, int], ...]:
+        """Start an empty table with what ``match`` found; returns the (source, destination) copy to make, if any.
+
+        If there is one to make, the caller has checked that a block is free. Copies must be made in the order returned
+        and before anything is computed. Then each finds in its source what ``match`` found there: since then, the
+        source can only have been handed out again, to be computed into (later) or to be copied into (a later copy).
+        An earlier copy cannot have overwritten it, for its destination was not indexed when ``match`` looked.
+        """
         assert not table.blocks
-        for block in matched:
+        for block in match.blocks:
             self.pool.share(block)
-        table.blocks.extend(matched)
-        table.ids = tuple(matched)
-        table.indexed = len(matched)
+        table.blocks.extend(match.blocks)
+        table.indexed = len(match.blocks)
+        copies: tuple[tuple[int, int], ...] = ()
+        if match.source is not None:
+            self.pool.touch(match.source)
+            destination = self.pool.take()
+            table.blocks.append(destination)
+            if destination != match.source:  # the last free block is its own copy
+                copies = ((match.source, destination),)
+        table.ids = tuple(table.blocks)
+        return copies
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make room for positions ``0 .. num_tokens - 1``; False, and nothing changed, if too few blocks are free."""
@@ -105,13 +142,20 @@ class KvCache:
             return []
         table.extend_hashes(tokens, self.block_size, full)
         filled = table.hashes[table.indexed : full]
-        for digest, block in zip(filled, table.blocks[table.indexed : full], strict=True):
-            self.index.insert(digest, block)
+        for i, digest in enumerate(filled, table.indexed):
+            held = tokens[i * self.block_size : (i + 1) * self.block_size]
+            self.index.insert(digest, table.blocks[i], table.parent(i), held)
         table.indexed = full
         return filled
 
-    def close(self, table: BlockTable) -> None:
-        """Give all blocks back, last first, so that a prefix outlives its continuations. The table may start again."""
+    def close(self, table: BlockTable, tokens: Sequence[int] = (), computed: int = 0) -> None:
+        """Give all blocks back, last first, so that a prefix outlives its continuations. The table may start again.
+
+        Of the block that the first ``computed`` of ``tokens`` end in, later requests may still copy the beginning.
+        """
+        unfinished = tokens[table.indexed * self.block_size : computed]
+        if unfinished:
+            self.index.insert_unfinished(table.blocks[table.indexed], table.parent(table.indexed), unfinished)
         for block in reversed(table.blocks):
             self.pool.release(block, keep=self.index.holds(block))
         table.blocks.clear()

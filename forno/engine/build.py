@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forno.cache import KvCache
-from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig
+from forno.config import ENGINE_PARTS, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
 from forno.engine.trace import Trace
-from forno.options import from_options, refuse_unknown
-from forno.request import Request
+from forno.options import from_args, from_options, refuse_unknown
+from forno.phases import PhaseClock
+from forno.request import Request, Runner
 from forno.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -39,22 +40,21 @@ class Built:
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
     """Load the model and make an engine for it. Raises ``ModelError`` or ``ConfigError``."""
-    phases: list[tuple[str, float]] = []
-    with _timed(phases, "resolve"):
+    phases = PhaseClock()
+    with phases.phase("resolve"):
         from forno.loader.open import open_checkpoint
         from forno.loader.sources import resolve
         from forno.runner.cpu import CpuRunner
         from forno.text import load_tokenizer
 
         path = resolve(config.model.model)
-    with _timed(phases, "open"):
+    with phases.phase("open"):
         checkpoint = open_checkpoint(path)
-    with _timed(phases, "tokenizer"):
+    with phases.phase("tokenizer"):
         tokenizer = load_tokenizer(checkpoint)
-    runner = CpuRunner.from_checkpoint(checkpoint, config)
-    phases += runner.phases
+    runner = CpuRunner.from_checkpoint(checkpoint, config, phases)
     engine = assemble(runner, tokenizer, config, clock)
-    return Built(engine, runner, tokenizer, checkpoint, tuple(phases), served_name(config.model, checkpoint))
+    return Built(engine, runner, tokenizer, checkpoint, tuple(phases.phases), served_name(config.model, checkpoint))
 
 
 def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
@@ -65,8 +65,8 @@ def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:
     return config.served_model_name or (short if short in BUILTIN_MODELS else checkpoint.name)
 
 
-def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
-    """An engine on ``runner``, which has ``num_blocks``, ``block_size`` and ``max_model_len`` besides ``Runner``'s methods."""
+def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """An engine on ``runner``, with a cache of the runner's blocks."""
     from forno.text import IncrementalDetokenizer, StopStrings
 
     def detokenizer(request: Request) -> IncrementalDetokenizer:
@@ -81,18 +81,11 @@ def assemble(runner: Any, tokenizer: Any, config: EngineConfig, clock: Callable[
 def engine_config(**options: Any) -> EngineConfig:
     """Options by field name, whichever config they belong to. Raises ``ConfigError`` naming the first unknown one."""
     left = dict(options)
-    config = EngineConfig(
-        model=from_options(ModelConfig, left),
-        cpu=from_options(CpuConfig, left),
-        cache=from_options(CacheConfig, left),
-        scheduler=from_options(SchedulerConfig, left),
-    )
-    refuse_unknown(left, ModelConfig, CpuConfig, CacheConfig, SchedulerConfig)
+    config = EngineConfig(**{name: from_options(part, left) for name, part in ENGINE_PARTS.items()})
+    refuse_unknown(left, *ENGINE_PARTS.values())
     return config
 
 
-@contextmanager
-def _timed(phases: list[tuple[str, float]], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    phases.append((name, time.perf_counter() - started))
+def engine_config_of(args: argparse.Namespace) -> EngineConfig:
+    """The same from parsed command-line options."""
+    return EngineConfig(**{name: from_args(part, args) for name, part in ENGINE_PARTS.items()})

@@ -1,0 +1,1 @@
+"""Backends: what computes the ops of a program, each in a folder of its own."""

@@ -81,7 +81,7 @@ class RmsNorm(Op):
     """``out = x / sqrt(mean(x**2) + eps) * weight`` over each group of ``group`` columns (0: all of them).
 
     ``group`` is the head size for q/k norms; ``weight`` then has that length and serves every head.
-    After ``fuse.norm_quantize`` the output is ``s8`` or ``bf16``.
+    After the pass ``norm_quantize`` the output is ``s8`` or ``bf16``.
     """
 
     out: str
@@ -240,7 +240,7 @@ class KvWrite(Op):
 class QkvPrepare(Op):
     """Fused: optional q/k norm, rope on q and k, write k and v to ``cache``; ``out`` is the rotated q.
 
-    ``x`` holds q, k and v side by side. Made by ``fuse.qkv_prepare``; equal to the ops it replaces.
+    ``x`` holds q, k and v side by side. Made by the pass ``qkv_prepare``; equal to the ops it replaces.
     """
 
     out: str

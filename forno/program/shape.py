@@ -69,6 +69,11 @@ class StepShape:
         return cls((Span(start, tokens),), 1)
 
 
+def value_row_bytes(width: int, dtype: str) -> float:
+    """Bytes of one row of a value: scales and sums included, padding not."""
+    return width * {"f32": 4.0, "i32": 4.0, "bf16": 2.0, "s8": 1 + (4 + 4) / 32}[dtype]
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A named 2-D value: ``[size(axis), width]``."""
@@ -81,7 +86,7 @@ class Value:
 
     @property
     def bytes_per_row(self) -> float:
-        return self.width * {"f32": 4.0, "i32": 4.0, "bf16": 2.0, "s8": 1.25}[self.dtype]
+        return value_row_bytes(self.width, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

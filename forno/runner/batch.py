@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from forno.program.batch import Batch
 from forno.request import Request, Row, StepPlan
+from forno.runner.admit import seed_of
 
 SAMPLE = -1
 """``Batch.outputs`` target of a row whose next token is to be sampled."""
@@ -27,8 +27,7 @@ class Resident:
 
     @classmethod
     def of(cls, request: Request) -> Resident:
-        seed = request.sampling.seed
-        return cls(request, list(request.prompt), secrets.randbits(63) if seed is None else seed)
+        return cls(request, list(request.prompt), seed_of(request.sampling))
 
     @property
     def generated(self) -> list[int]:

@@ -5,7 +5,6 @@ Knows no scheduling policy: it computes what a plan says, and the executor refus
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +12,16 @@ from contextlib import contextmanager
 import numpy as np
 
 from forno.config import EngineConfig
-from forno.errors import ConstraintError, EngineError, PromptTooLongError, RequestError
+from forno.errors import EngineError, RequestError
 from forno.kernels.cpu.lower import Limits, lower
 from forno.kernels.cpu.pack import PackedWeights, pack_weights
 from forno.loader.checkpoint import Checkpoint
+from forno.phases import PhaseClock
 from forno.program.ops import Op
 from forno.program.program import Program
 from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, TokenLogprobs
 from forno.runner import setup
+from forno.runner.admit import check_request, constraint_error, seed_of
 from forno.runner.native import native_sampling
 from forno.runner.results import DRAW, NO_ERROR, draw_error, token_logprobs
 
@@ -29,9 +30,6 @@ NO_TARGET = -1
 _COLUMNS = 7
 """Columns of ``PlanRow`` in executor.hpp."""
 
-Phases = tuple[tuple[str, float], ...]
-"""What start-up spent its time on: names and seconds, in order."""
-
 
 class CpuRunner:
     """A ``Runner`` (see ``forno.request``) for ``program`` with packed ``weights``, sized by ``limits``.
@@ -39,8 +37,8 @@ class CpuRunner:
     Requests hold at most ``limits.max_positions`` tokens. Raises ``RuntimeError`` if the memory cannot be had.
     """
 
-    def __init__(self, program: Program, weights: PackedWeights, limits: Limits, phases: Phases = ()) -> None:
-        self.program, self.limits, self.phases = program, limits, phases
+    def __init__(self, program: Program, weights: PackedWeights, limits: Limits) -> None:
+        self.program, self.limits = program, limits
         self.weight_bytes = weights.bytes
         self.executor, self._recorded = lower(program, weights, limits)
         self._rows = np.zeros((limits.max_rows, _COLUMNS), np.int32)
@@ -51,13 +49,13 @@ class CpuRunner:
         """Requests that want log-probabilities of generated tokens."""
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig) -> CpuRunner:
-        """Build the program, pack the weights, reserve the cache, and run one small step, each timed.
+    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig, clock: PhaseClock | None = None) -> CpuRunner:
+        """Build the program, pack the weights, reserve the cache, and run one small step, each timed by ``clock``.
 
         Raises ``ModelError`` for a checkpoint that does not fit its architecture and ``ConfigError`` for options that
         this machine or this model cannot honour.
         """
-        clock = setup.PhaseClock()
+        clock = clock or PhaseClock()
         with clock.phase("program"):
             program = setup.build(checkpoint, config)
             threads = setup.choose_threads(config.cpu.threads)
@@ -69,7 +67,6 @@ class CpuRunner:
             runner = cls(program, weights, limits)
         with clock.phase("warm"):
             runner.warm()
-        runner.phases = clock.phases
         return runner
 
     @property
@@ -100,13 +97,11 @@ class CpuRunner:
         return int(self.executor.kv_bytes)
 
     def admit(self, request: Request) -> int:
-        """Make ``request`` resident; returns its index. Raises ``RequestError`` for tokens outside the vocabulary."""
-        sampling = request.sampling
-        if len(request.prompt) > self.max_model_len:
-            raise PromptTooLongError(f"the prompt has {len(request.prompt)} tokens; at most {self.max_model_len} fit")
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        """Make ``request`` resident; returns its index. Raises as ``check_request`` does."""
+        sampling, vocab_size = request.sampling, self.program.vocab_size
+        check_request(request, vocab_size, self.max_model_len)
         capacity = min(len(request.prompt) + sampling.max_tokens, self.max_model_len) + 1
-        native = native_sampling(sampling, request.eos_token_ids, seed, self.program.vocab_size)
+        native = native_sampling(sampling, request.eos_token_ids, seed_of(sampling), vocab_size)
         try:
             slot = int(self.executor.admit(np.array(request.prompt, np.int32), capacity, native))
         except (ValueError, OverflowError) as error:
@@ -165,7 +160,7 @@ class CpuRunner:
                 self._constraints[row.request].fill_mask(mask)
                 masks[i] = len(masks)
             except Exception as error:  # a grammar may fail in any way; it fails its own request only
-                errors[i] = _as_constraint_error(error)
+                errors[i] = constraint_error(error)
         return masks
 
     def _collect(
@@ -196,7 +191,7 @@ class CpuRunner:
         try:
             self._constraints[row.request].accept(token)
         except Exception as error:  # as in _fill_masks
-            errors[index] = _as_constraint_error(error)
+            errors[index] = constraint_error(error)
             return False
         return True
 
@@ -220,7 +215,3 @@ class CpuRunner:
     def op_times(self) -> list[tuple[Op, float]]:
         """Each recorded op and its seconds in the last timed step."""
         return [(op, ns * 1e-9) for op, ns in zip(self._recorded, self.executor.op_nanoseconds(), strict=True)]
-
-
-def _as_constraint_error(error: Exception) -> Exception:
-    return error if isinstance(error, ConstraintError) else ConstraintError(f"the constraint failed: {error}")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from forno import _native
-from forno.errors import RequestError
 from forno.kernels.reference.sampling import ending_tokens
 from forno.request import SamplingParams
 
@@ -15,13 +14,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 def native_sampling(sampling: SamplingParams, eos_token_ids: Sequence[int], seed: int, vocab: int) -> Any:
-    """``_native.Sampling`` for one request. Ending tokens outside the vocabulary cannot be drawn and are dropped.
-
-    Raises ``RequestError`` for a biased token outside the vocabulary.
-    """
-    for token in sampling.logit_bias:
-        if not 0 <= token < vocab:
-            raise RequestError(f"logit_bias names token {token}, but the vocabulary ends at {vocab - 1}", "logit_bias")
+    """``_native.Sampling`` for one request. Ending tokens outside the vocabulary cannot be drawn and are dropped."""
     native = _native.Sampling()
     native.temperature = sampling.temperature
     native.top_p = sampling.top_p

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from forno.kernels.reference.sampling import SamplingContext, logprobs, sample
 from forno.program.batch import OUTPUT_SLOT, ROW, TARGET
 from forno.program.program import Program
 from forno.request import Request, StepPlan, StepResult, TokenLogprobs
+from forno.runner.admit import check_request, constraint_error
 from forno.runner.batch import SAMPLE, Resident, build_batch
 
 
@@ -21,10 +23,18 @@ class ReferenceRunner:
     """A ``Runner`` (see ``forno.request``) for ``program`` with float32 ``weights``."""
 
     def __init__(self, program: Program, weights: Mapping[str, np.ndarray], num_blocks: int, block_size: int) -> None:
+        self.program, self.num_blocks, self.block_size = program, num_blocks, block_size
         self.executor = ReferenceExecutor(program, weights, num_blocks, block_size)
         self.residents: dict[int, Resident] = {}
 
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one request: what the model was made for, or what the cache holds."""
+        return min(self.program.max_positions, self.num_blocks * self.block_size)
+
     def admit(self, request: Request) -> int:
+        """Raises as ``check_request`` does."""
+        check_request(request, self.program.vocab_size, self.max_model_len)
         index = next(i for i in itertools.count() if i not in self.residents)
         self.residents[index] = Resident.of(request)
         return index
@@ -55,14 +65,22 @@ class ReferenceRunner:
         request, mask = resident.request, None
         if request.constraint is not None:
             mask = np.zeros(-(-len(logits) // 32), np.uint32)
-            request.constraint.fill_mask(mask)
+            _ask(request.constraint.fill_mask, mask)
         context = SamplingContext(request.prompt, resident.generated, resident.seed, request.eos_token_ids, mask)
         token = sample(logits, request.sampling, context)
         if request.constraint is not None:
-            request.constraint.accept(token)
+            _ask(request.constraint.accept, token)
         resident.tokens.append(token)
         wanted = request.sampling.logprobs
         return token, None if wanted is None else logprobs(logits, token, wanted)
+
+
+def _ask(method: Callable[[Any], None], argument: Any) -> None:
+    """Call a constraint, which may fail in any way."""
+    try:
+        method(argument)
+    except Exception as error:
+        raise constraint_error(error) from error
 
 
 def _logprobs(logits: np.ndarray, token: int, count: int) -> TokenLogprobs:

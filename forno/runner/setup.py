@@ -5,9 +5,6 @@ Every choice that cannot be honoured is a ``ConfigError`` that names the option.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from forno import _native
@@ -16,6 +13,8 @@ from forno.errors import ConfigError
 from forno.kernels.cpu import cpuinfo
 from forno.kernels.cpu.lower import KV_DTYPES, Limits
 from forno.loader.checkpoint import Checkpoint
+from forno.loader.dequant import QUANTIZED_FORMATS
+from forno.loader.open import check_tensors
 from forno.models import build_program
 from forno.program import ops, passes
 from forno.program.formats import FORMATS
@@ -27,43 +26,30 @@ MAX_THREADS = 1024
 GIB = 1 << 30
 AUTO_KV_SHARE, AUTO_KV_LIMIT = 0.25, 4 * GIB
 """Share of the free memory that the KV cache takes unless told, and its limit in bytes."""
-QUANTIZED = {"int8": "q8_0", "int4": "q4_1"}
-"""``--quantize`` to the format of linear weights."""
-
-
-class PhaseClock:
-    """Seconds that each named phase of start-up took."""
-
-    def __init__(self) -> None:
-        self.phases: tuple[tuple[str, float], ...] = ()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.phases += ((name, time.perf_counter() - started),)
 
 
 def build(checkpoint: Checkpoint, config: EngineConfig) -> Program:
-    """The program of ``checkpoint``, with formats, KV type and passes as ``config`` says."""
+    """The program of ``checkpoint``, with formats, KV type and passes as ``config`` says.
+
+    Raises ``CheckpointError`` if the checkpoint lacks a weight or has it in another shape.
+    """
     program = build_program(checkpoint.config)
-    formats = {name: checkpoint.tensors[name].format for name in program.weights if name in checkpoint.tensors}
+    check_tensors(program, checkpoint)
+    formats = {name: checkpoint.tensors[name].format for name in program.weights}
     program = program.with_formats({**formats, **_quantized(program, formats, config.model.quantize)})
     program = program.with_kv_dtype(_kv_dtype(program, config.cache.kv_cache_dtype))
-    return passes.apply(program, [name.strip() for name in config.cpu.disable_passes.split(",")])
+    return passes.apply(program, passes.pass_names(config.cpu.disable_passes))
 
 
 def _quantized(program: Program, formats: dict[str, str], quantize: str) -> dict[str, str]:
     """Formats of the float matrices under ``--quantize``. Embedding and head keep 8 bits: they are the most sensitive."""
     if quantize == "none":
         return {}
-    if quantize not in QUANTIZED:
-        raise ConfigError(f"--quantize must be none, {' or '.join(QUANTIZED)}, got {quantize!r}")
     matrices = [n for n, w in program.weights.items() if len(w.shape) == 2 and FORMATS[formats.get(n, w.format)].block == 1]
     ends = {op.weight for op in program.ops if isinstance(op, (ops.Embed, ops.SampleHead))}
     logits = {op.logits for op in program.ops if isinstance(op, ops.Sample)}
     ends |= {w for op in program.ops if isinstance(op, ops.Linear) and op.out in logits for w in op.weights}
-    return {name: QUANTIZED["int8" if name in ends else quantize] for name in matrices}
+    return {name: QUANTIZED_FORMATS["int8" if name in ends else quantize] for name in matrices}
 
 
 def _kv_dtype(program: Program, wanted: str) -> str:
@@ -83,7 +69,7 @@ def choose_threads(wanted: int) -> int:
 def choose_isa(wanted: str) -> str:
     """``--isa``, or the best that this machine runs."""
     available = list(_native.available_isas())
-    if wanted in ("auto", ""):
+    if wanted == "auto":
         return available[0]
     if wanted not in available:
         raise ConfigError(f"--isa {wanted}: this machine can run {', '.join(available)}")

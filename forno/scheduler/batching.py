@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from forno.config import SchedulerConfig
@@ -24,8 +25,8 @@ class Batching(Protocol):
 class Continuous:
     """A seat is free as soon as a request finishes."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._size = config.max_num_seqs
 
     def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
         return self._size - running
@@ -40,8 +41,8 @@ class Continuous:
 class Static:
     """Whoever waits when nothing runs forms a batch; it runs until its last request has finished."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._size = config.max_num_seqs
         self._open = 0
         """Seats of the current batch not taken yet: its prompts may need several steps to get in."""
 
@@ -58,11 +59,11 @@ class Static:
 
 
 class Dynamic(Static):
-    """Static, but a batch starts only when it is full or its first request has waited for ``max_delay`` seconds."""
+    """Static, but a batch starts only when it is full or its first request has waited for ``batch_max_delay`` seconds."""
 
-    def __init__(self, size: int, max_delay: float) -> None:
-        super().__init__(size)
-        self._max_delay = max_delay
+    def __init__(self, config: SchedulerConfig) -> None:
+        super().__init__(config)
+        self._max_delay = config.batch_max_delay
 
     def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
         if running == 0 and self.ready_in(now, waiting) > 0:
@@ -75,9 +76,9 @@ class Dynamic(Static):
         return max(0.0, min(s.request.arrival for s in waiting) + self._max_delay - now)
 
 
-def batching_for(config: SchedulerConfig) -> Batching:
-    if config.batching == "static":
-        return Static(config.max_num_seqs)
-    if config.batching == "dynamic":
-        return Dynamic(config.max_num_seqs, config.batch_max_delay)
-    return Continuous(config.max_num_seqs)
+BATCHINGS: dict[str, Callable[[SchedulerConfig], Batching]] = {
+    "continuous": Continuous,
+    "static": Static,
+    "dynamic": Dynamic,
+}
+"""By the value of ``SchedulerConfig.batching``."""

@@ -16,12 +16,12 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from forno.cache import KvCache
+from forno.cache import KvCache, Match
 from forno.config import SchedulerConfig
 from forno.errors import DeadlineError
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
-from forno.scheduler.batching import batching_for
+from forno.scheduler.batching import BATCHINGS
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.sequence import Event, Sequence, State, Update
@@ -29,6 +29,8 @@ from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
 Trace = Callable[[str, Event, int], None]
+MIXED_STEP = 64
+"""Least token budget of a step in which some decode: fewer rows would leave a CPU's arithmetic units half idle."""
 
 
 def _no_trace(id: str, event: Event, number: int) -> None:
@@ -55,7 +57,7 @@ class Scheduler:
         self.waiting = WaitingLine()
         self.counters = Counters()
         self._trace = trace
-        self._batching = batching_for(config)
+        self._batching = BATCHINGS[config.batching](config)
         self._in_flight = InFlight()
         self._by_id: dict[str, Sequence] = {}
         self._by_index: dict[int, Sequence] = {}
@@ -138,13 +140,14 @@ class Scheduler:
         now = self.clock()
         self._expire(now)
         seats = self._batching.seats(now, len(self.running), self.waiting)
-        step = Step(self.config.max_num_batched_tokens, seats)
+        step = Step(self._budget(), seats)
         for sequence in sorted(self.running, key=_is_chunk):
             if sequence.pending > 1:
                 self._welcome(step, now, before=sequence.rank)
             self._continue(sequence, step)
         self._welcome(step, now, before=END_OF_LINE)
-        return StepPlan(tuple([sequence.row(num_tokens) for sequence, num_tokens in step.tokens.items()]))
+        rows = tuple([sequence.row(num_tokens) for sequence, num_tokens in step.tokens.items()])
+        return StepPlan(rows, tuple(step.copies))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Update]:
         """Take in what a step produced: advance, index full blocks, end who is done. Returns all that changed."""
@@ -167,6 +170,14 @@ class Scheduler:
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
+    def _budget(self) -> int:
+        """Tokens of the next step. While others decode, a prompt may make their step only a few times as long."""
+        most, per_decode = self.config.max_num_batched_tokens, self.config.prefill_per_decode
+        decodes = len(self.running) - sum(map(_is_chunk, self.running))
+        if not decodes or not per_decode or not self.config.enable_chunked_prefill:
+            return most
+        return min(most, max(MIXED_STEP, decodes * (1 + per_decode)))
+
     def _continue(self, sequence: Sequence, step: Step) -> None:
         """Give a running sequence what budget and blocks allow."""
         num_tokens = self._chunk(sequence.pending, step.budget)
@@ -178,10 +189,10 @@ class Scheduler:
         while step.seats > 0 and step.budget > 0 and (newcomer := self.waiting.first()):
             if newcomer.rank >= min(before, step.barrier):
                 return
-            matched = self.cache.match(newcomer.table, newcomer.tokens) if newcomer.may_match else []
-            if self._waits_for_prefix(newcomer, len(matched)):
+            match = self.cache.match(newcomer.table, newcomer.tokens) if newcomer.may_match else Match()
+            if self._waits_for_prefix(newcomer, len(match.blocks)):
                 continue
-            if not self._admit(newcomer, matched, step, now):
+            if not self._admit(newcomer, match, step, now):
                 return
             step.seats -= 1
 
@@ -220,16 +231,15 @@ class Scheduler:
         self._trace(newcomer.request.id, Event.WAITS_FOR_PREFIX, count)
         return True
 
-    def _admit(self, newcomer: Sequence, matched: list[int], step: Step, now: float) -> bool:
+    def _admit(self, newcomer: Sequence, match: Match, step: Step, now: float) -> bool:
         """Let a waiting sequence run if all its tokens fit into free blocks, taking some from a worse class if need be."""
-        num_matched = len(matched) * self.cache.block_size
-        num_tokens = self._first_chunk(len(newcomer.tokens) - num_matched, step.budget)
-        if not num_tokens or not self._clear(newcomer, matched, step):
+        num_tokens = self._first_chunk(len(newcomer.tokens) - match.num_tokens, step.budget)
+        if not num_tokens or not self._clear(newcomer, match, step):
             return False
         self.waiting.remove(newcomer)
-        self.cache.adopt(newcomer.table, matched)
-        newcomer.computed = num_matched
-        grown = self.cache.grow(newcomer.table, num_matched + num_tokens)
+        step.copies.extend(self.cache.adopt(newcomer.table, match))
+        newcomer.computed = match.num_tokens
+        grown = self.cache.grow(newcomer.table, match.num_tokens + num_tokens)
         assert grown, "a sequence that fits did not get its blocks"
         num_full = len(newcomer.tokens) // self.cache.block_size
         newcomer.table.extend_hashes(newcomer.tokens, self.cache.block_size, num_full)
@@ -237,26 +247,26 @@ class Scheduler:
         newcomer.state = State.RUNNING
         insort(self.running, newcomer, key=by_rank)
         self._batching.joined(1)
-        self._account(newcomer, num_matched, now)
+        self._account(newcomer, match.num_tokens, now)
         step.add(newcomer, num_tokens)
         return True
 
-    def _clear(self, newcomer: Sequence, matched: list[int], step: Step) -> bool:
+    def _clear(self, newcomer: Sequence, match: Match, step: Step) -> bool:
         """Whether all tokens of ``newcomer`` fit, after preempting running sequences of worse classes if that helps."""
-        if self._fits(newcomer, matched):
+        if self._fits(newcomer, match):
             return True
         victims = [s for s in self.running if s.rank[0] > newcomer.rank[0]]
         could_free = sum(len(s.table.blocks) for s in victims)
-        if self.cache.blocks_for(len(newcomer.tokens)) > len(matched) + self.cache.num_free + could_free:
+        if self.cache.blocks_for(len(newcomer.tokens)) > len(match.blocks) + self.cache.num_free + could_free:
             return False
-        while victims and not self._fits(newcomer, matched):
+        while victims and not self._fits(newcomer, match):
             self._preempt(victims.pop(), step)
-        return self._fits(newcomer, matched)
+        return self._fits(newcomer, match)
 
-    def _fits(self, newcomer: Sequence, matched: list[int]) -> bool:
+    def _fits(self, newcomer: Sequence, match: Match) -> bool:
         """Whether ``newcomer``'s tokens fit besides those that running sequences have yet to compute."""
         bespoken = sum(self.cache.blocks_for(len(s.tokens)) - len(s.table.blocks) for s in self.running if s.pending > 1)
-        return self.cache.fits(matched, len(newcomer.tokens), bespoken)
+        return self.cache.fits(match.blocks, len(newcomer.tokens), bespoken)
 
     def _account(self, sequence: Sequence, num_matched: int, now: float) -> None:
         """Note what happened when ``sequence`` joined. A request counts once, however often it is preempted."""
@@ -289,7 +299,7 @@ class Scheduler:
         del self.running[at]
         for digest in self._in_flight.release_all(sequence):
             self.waiting.wake(digest)
-        self.cache.close(sequence.table)
+        self.cache.close(sequence.table, sequence.tokens, sequence.computed)
 
     def _advance(self, sequence: Sequence, row: Row, i: int, result: StepResult, now: float) -> Update:
         """Apply row ``i`` of a result."""

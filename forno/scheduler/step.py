@@ -28,7 +28,7 @@ class Counters:
 class Step:
     """Who computes how many tokens, as far as decided."""
 
-    __slots__ = ("barrier", "budget", "seats", "tokens")
+    __slots__ = ("barrier", "budget", "copies", "seats", "tokens")
 
     def __init__(self, budget: int, seats: int) -> None:
         self.budget = budget
@@ -36,6 +36,9 @@ class Step:
         self.seats = seats
         """Sequences that may still join."""
         self.tokens: dict[Sequence, int] = {}
+        self.copies: list[tuple[int, int]] = []
+        """(source, destination) blocks, in the order in which the cache asked for them. None is in vain: whoever joins
+        in a step keeps its blocks in that step, since all who come after it rank worse."""
         self.barrier: Rank = END_OF_LINE
         """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
 

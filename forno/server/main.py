@@ -17,12 +17,12 @@ from typing import Any
 import uvicorn
 
 from forno import env
-from forno.config import DEFAULT_MODEL, ServerConfig
-from forno.engine.build import Built
+from forno.config import DEFAULT_MODEL, ENGINE_PARTS, ServerConfig
+from forno.engine.build import Built, engine_config_of
 from forno.errors import ConfigError
 from forno.options import add_options, from_args
 from forno.server.app import build_app
-from forno.server.build import ENGINE_OPTIONS, engine_config, open_serving
+from forno.server.build import open_serving
 from forno.server.limits import App, load_keys
 from forno.server.serving import Serving
 
@@ -32,7 +32,7 @@ log = logging.getLogger("forno.server")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="The same as --model.")
-    add_options(parser, ServerConfig, *ENGINE_OPTIONS)
+    add_options(parser, ServerConfig, *ENGINE_PARTS.values())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
     listener = _bind(config)
     try:
-        serving, built = open_serving(engine_config(args), config)
+        serving, built = open_serving(engine_config_of(args), config)
         app = build_app(serving, keys)
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: never scan it again

@@ -25,6 +25,12 @@ REASONS = {
     500: "The engine failed.",
     503: "The server is draining or unhealthy.",
 }
+EVENT = {
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "A chunk as JSON; [DONE] in the last event."}},
+    "required": ["data"],
+}
+"""One server-sent event."""
 SCHEMA = "#/components/schemas/{name}"
 
 
@@ -62,7 +68,7 @@ def _operation(endpoint: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
     if endpoint.response is not None:
         media = {"application/json": {"schema": by_type[endpoint.response]}}
     if endpoint.streams:
-        media["text/event-stream"] = {"schema": {"type": "string"}}
+        media["text/event-stream"] = {"schema": EVENT}
     failed = {"application/json": {"schema": by_type[ErrorResponse]}}
     responses: dict[str, Any] = {"200": {"description": "Success", "content": media}}
     responses |= {str(code): {"description": REASONS[code], "content": failed} for code in endpoint.errors}

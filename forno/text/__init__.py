@@ -20,12 +20,13 @@ _LAZY = {
     "ToolCallParser": "forno.text.tools",
     "load_chat_template": "forno.text.chat",
     "load_tokenizer": "forno.text.tokenizer",
+    "read_template": "forno.text.chat",
     "tool_constraint": "forno.text.tools",
     "tool_form": "forno.text.tools",
 }
 
 if TYPE_CHECKING:
-    from forno.text.chat import ChatTemplate, load_chat_template
+    from forno.text.chat import ChatTemplate, load_chat_template, read_template
     from forno.text.constraints import ConstraintCompiler
     from forno.text.detokenize import IncrementalDetokenizer
     from forno.text.spec import ConstraintSpec
@@ -43,6 +44,7 @@ __all__ = [
     "ToolCallParser",
     "load_chat_template",
     "load_tokenizer",
+    "read_template",
     "tool_constraint",
     "tool_form",
 ]

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jinja2
 
-from forno.errors import RequestError, TemplateError
+from forno.errors import ConfigError, RequestError, TemplateError
 from forno.text import sandbox
 
 if TYPE_CHECKING:
@@ -88,6 +89,16 @@ def load_chat_template(checkpoint: Checkpoint, tokenizer: Tokenizer, override: s
     Raises ``TemplateError`` if it does not compile."""
     source = override or checkpoint.chat_template
     return ChatTemplate(source or CHATML, tokenizer.special_texts, is_default=not source)
+
+
+def read_template(path: str) -> str | None:
+    """The text of ``--chat-template``; None if ``path`` is empty. Raises ``ConfigError`` if it cannot be read."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read --chat-template {path}: {error}") from error
 
 
 def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:

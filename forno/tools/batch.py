@@ -18,11 +18,12 @@ from typing import IO, Any
 
 import msgspec
 
-from forno.config import EngineConfig, ServerConfig
+from forno.config import ENGINE_PARTS, EngineConfig, ServerConfig
+from forno.engine.build import engine_config_of
 from forno.errors import ConfigError, FornoError, RequestError
 from forno.options import add_options
 from forno.server.app import ENDPOINTS
-from forno.server.build import ENGINE_OPTIONS, engine_config, open_serving
+from forno.server.build import open_serving
 from forno.server.decode import BodyDecoder
 from forno.server.endpoint import Endpoint
 from forno.server.errors import HttpError, describe
@@ -63,14 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", help="Result file; a run that finds it continues where it stopped.")
     parser.add_argument("--concurrency", type=int, default=0, help="Requests in flight (default: 0: twice --max-num-seqs).")
     parser.add_argument("--json", action="store_true", help="Print the counts as JSON on stdout.")
-    add_options(parser, *ENGINE_OPTIONS, skip=QUEUE_OPTIONS)
+    add_options(parser, *ENGINE_PARTS.values(), skip=QUEUE_OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if every line was answered, 1 if some answers are errors."""
     if args.concurrency < 0:
         raise ConfigError(f"--concurrency must not be negative, got {args.concurrency}")
-    config = engine_config(args)
+    config = engine_config_of(args)
     config = replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=0, max_num_queued_tokens=0))
     lines = read_lines(Path(args.input))
     output = Path(args.output)

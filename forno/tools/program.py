@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from forno.errors import CheckpointError, ConfigError
+from forno.errors import ConfigError
+from forno.loader.files import read_json_object
 from forno.models import build_program
 from forno.program.formats import FORMATS
-from forno.program.passes import PASSES, apply, default_passes
+from forno.program.passes import PASSES, apply, default_passes, pass_names
 from forno.program.printing import describe, format_counts, format_program, format_totals, quantity
 from forno.program.program import Program
 from forno.program.shape import Span, StepShape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
     passes = "; ".join(f"{p.name}: {p.help}" for p in PASSES)
-    parser.add_argument("model", help="a config.json or a directory with one (no weights needed), a GGUF file, or a model name")
-    parser.add_argument("--passes", metavar="NAMES", help=f"comma-separated passes to run; default: all. {passes}")
-    parser.add_argument("--disable", metavar="NAMES", default="", help="comma-separated passes to leave out")
-    parser.add_argument("--batch", type=int, metavar="B", help="sequences that decode one token; default: 1, with --prefill 0")
     parser.add_argument(
-        "--context", type=int, default=512, metavar="C", help="tokens already cached per sequence; default: 512"
+        "model", help="A config.json or a directory with one (no weights needed), a GGUF file, or a model name."
     )
-    parser.add_argument("--prefill", type=int, default=0, metavar="N", help="add one prompt of N tokens to the step")
-    parser.add_argument("--format", choices=sorted(FORMATS), help="hold matrices in this format instead of the file's own")
-    parser.add_argument("--kv-cache-dtype", choices=("bf16", "int8", "float32"), default="bf16", help="type of cached K and V")
-    parser.add_argument("--json", action="store_true", help="print every op, its shapes and its cost as JSON")
+    parser.add_argument("--passes", metavar="NAMES", help=f"Comma-separated passes to run (default: all). {passes}.")
+    parser.add_argument("--disable-passes", metavar="NAMES", default="", help="Comma-separated passes to leave out.")
+    parser.add_argument(
+        "--batch", type=int, metavar="B", help="Sequences that decode one token (default: 1 without --prefill)."
+    )
+    parser.add_argument("--context", type=int, default=512, metavar="C", help="Tokens cached per sequence (default: 512).")
+    parser.add_argument("--prefill", type=int, default=0, metavar="N", help="Add one prompt of N tokens to the step.")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="Hold matrices in this format instead of the file's own.")
+    parser.add_argument(
+        "--kv-cache-dtype", choices=("bf16", "int8", "float32"), default="bf16", help="Type of cached K and V (default: bf16)."
+    )
+    parser.add_argument("--json", action="store_true", help="Print every op, its shapes and its cost as JSON.")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout. Returns the exit status; a model or option it cannot honour raises ``FornoError``."""
     shape = step_shape(args.batch, args.context, args.prefill)
-    disable = _disabled(args.passes, args.disable)
+    disable = _disabled(args.passes, args.disable_passes)
     name, program = load_program(args.model)
     if args.format:
         program = program.with_formats(dict.fromkeys(program.weights, args.format))
@@ -65,7 +71,7 @@ def load_program(model: str) -> tuple[str, Program]:
     path = Path(model)
     config = path / "config.json" if path.is_dir() else path
     if config.suffix == ".json" and config.is_file():
-        return config.parent.name if config.name == "config.json" else config.stem, build_program(_read_config(config))
+        return config.parent.name if config.name == "config.json" else config.stem, build_program(read_json_object(config))
     from forno.loader.open import open_checkpoint
     from forno.loader.sources import resolve
 
@@ -74,29 +80,10 @@ def load_program(model: str) -> tuple[str, Program]:
     return checkpoint.name, program.with_formats({n: t.format for n, t in checkpoint.tensors.items()})
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"cannot read {path} as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return config
-
-
-def _disabled(passes: str | None, disable: str) -> set[str]:
+def _disabled(passes: str | None, disable: str) -> frozenset[str]:
     """Passes to leave out: those in ``disable``, and those not in ``passes`` if given."""
-    off = _names(disable)
-    if passes is not None:
-        off |= set(default_passes()) - _names(passes)
-    return off
-
-
-def _names(text: str) -> set[str]:
-    names = {name.strip() for name in text.split(",")} - {""}
-    if unknown := names - set(default_passes()):
-        raise ConfigError(f"unknown pass {', '.join(sorted(unknown))}; passes are {', '.join(default_passes())}")
-    return names
+    kept = frozenset(default_passes()) if passes is None else pass_names(passes)
+    return (frozenset(default_passes()) - kept) | pass_names(disable)
 
 
 def _text(name: str, before: Program, after: Program, shape: StepShape) -> str:

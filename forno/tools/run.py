@@ -16,13 +16,14 @@ from itertools import count
 from threading import Event
 from typing import Any
 
-from forno.engine.build import Built, build_engine
+from forno.config import ENGINE_PARTS
+from forno.engine.build import Built, build_engine, engine_config_of
+from forno.engine.defaults import sampling_defaults
 from forno.engine.engine import Engine
 from forno.errors import ConfigError, FornoError, RequestError
 from forno.options import add_options
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams
-from forno.server.build import ENGINE_OPTIONS, engine_config, read_template, sampling_defaults
-from forno.text import ChatTemplate, Tokenizer, load_chat_template
+from forno.text import ChatTemplate, Tokenizer, load_chat_template, read_template
 
 HELP = "/clear forgets the conversation, /system TEXT sets the system message, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, default=None, help="Nucleus mass (default: the model's own, else 1).")
     parser.add_argument("--seed", type=int, default=None, help="Same seed, same answer.")
     parser.add_argument("--stats", action="store_true", help="Print token counts and speeds on stderr after each answer.")
-    add_options(parser, *ENGINE_OPTIONS)
+    add_options(parser, *ENGINE_PARTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(args: argparse.Namespace) -> Session:
-    config = engine_config(args)
+    config = engine_config_of(args)
     built: Built = build_engine(config)
     sampling = {"temperature": 0.7, **sampling_defaults(built.checkpoint.generation_config)}
     given = {"temperature": args.temperature, "top_p": args.top_p, "seed": args.seed}

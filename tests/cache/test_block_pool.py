@@ -32,7 +32,7 @@ def test_a_used_block_is_most_recent_again() -> None:
     assert pool.take() == b
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 6), st.lists(st.tuples(st.sampled_from(["take", "share", "keep", "drop"]), st.integers(0, 5))))
 def test_random_use_matches_a_plain_model(num_blocks: int, steps: list[tuple[str, int]]) -> None:
     evicted: list[int] = []

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import pytest
 
 from forno.cache import PrefixIndex, block_hash, root_hash
+from forno.cache.prefix_index import MAX_COMPARED
 
 
 def test_a_hash_covers_tokens_parent_salt_and_group() -> None:
@@ -29,20 +30,86 @@ def test_a_salt_may_be_any_text() -> None:
     assert root_hash("\ud800") != root_hash("\udfff")
 
 
+ROOT = root_hash("")
+
+
+def full(index: PrefixIndex, block: int, *tokens: int, parent: bytes = ROOT) -> bytes:
+    digest = block_hash(parent, tokens)
+    index.insert(digest, block, parent, tokens)
+    return digest
+
+
 def test_the_first_block_of_equal_ones_stays() -> None:
-    index = PrefixIndex()
-    index.insert(b"h", 1)
-    index.insert(b"h", 2)
-    assert (index.find(b"h"), index.holds(1), index.holds(2)) == (1, True, False)
+    index = PrefixIndex(1)
+    digest = full(index, 1, 5, 6)
+    full(index, 2, 5, 6)
+    assert (index.find(digest), index.holds(1), index.holds(2)) == (1, True, False)
     index.check_integrity()
     index.forget(1)
-    assert index.find(b"h") is None
+    assert index.find(digest) is None
+    assert index.find_beginning(ROOT, (5, 6)) == (None, 0)
     assert len(index) == 0
+    index.check_integrity()
+
+
+def test_the_block_that_begins_most_alike_is_found() -> None:
+    index = PrefixIndex(2)
+    full(index, 1, 5, 6, 7, 8)
+    full(index, 2, 5, 6, 7, 9)
+    full(index, 3, 5, 6, 0, 0)
+    full(index, 4, 5, 6, 7, 8, parent=b"other")
+    index.check_integrity()
+    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 4)
+    assert index.find_beginning(ROOT, (5, 6, 7, 1)) == (2, 3), "the latest of equals"
+    assert index.find_beginning(ROOT, (5, 6)) == (3, 2)
+    assert index.find_beginning(ROOT, (5, 1, 7, 8)) == (None, 0), "one token is too few"
+    assert index.find_beginning(ROOT, (5,)) == (None, 0)
+    assert index.find_beginning(b"nobody", (5, 6, 7, 8)) == (None, 0)
+    index.forget(2)
+    assert index.find_beginning(ROOT, (5, 6, 7, 1)) == (1, 3)
+
+
+def test_only_the_latest_siblings_are_compared() -> None:
+    index = PrefixIndex(1)
+    for block in range(MAX_COMPARED + 1):
+        full(index, block, 5, block)
+    assert index.find_beginning(ROOT, (5, 1)) == (1, 2)
+    assert index.find_beginning(ROOT, (5, 0)) == (MAX_COMPARED, 1)
+
+
+def test_an_unfinished_block_is_found_by_its_beginning_only() -> None:
+    index = PrefixIndex(2)
+    index.insert_unfinished(1, ROOT, (5, 6, 7))
+    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 3)
+    assert index.find(block_hash(ROOT, (5, 6, 7))) is None
+    index.insert_unfinished(2, ROOT, (5, 6))
+    index.insert_unfinished(3, ROOT, (9,))
+    assert not index.holds(2), "block 1 holds all of it"
+    assert not index.holds(3), "too short to be found"
+    index.check_integrity()
+    index.forget(1)
+    assert not index.holds(1)
+    index.check_integrity()
 
 
 def test_integrity_notices_a_lost_direction() -> None:
-    index = PrefixIndex()
-    index.insert(b"h", 1)
+    index = PrefixIndex(1)
+    full(index, 1, 5, 6)
     index._hashes[1] = b"other"
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="another hash"):
+        index.check_integrity()
+
+
+def test_integrity_notices_other_tokens() -> None:
+    index = PrefixIndex(1)
+    index.insert(block_hash(ROOT, (5, 6)), 1, ROOT, (5, 7))
+    with pytest.raises(AssertionError, match="other tokens"):
+        index.check_integrity()
+
+
+def test_integrity_notices_a_block_that_is_not_listed() -> None:
+    index = PrefixIndex(1)
+    full(index, 1, 5, 6)
+    index._siblings.clear()
+    with pytest.raises(AssertionError, match="not at all"):
         index.check_integrity()

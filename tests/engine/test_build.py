@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 
-from forno.config import CacheConfig, EngineConfig, SchedulerConfig
-from forno.engine.build import assemble, engine_config
+from forno.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from forno.engine.build import assemble, engine_config, served_name
 from forno.errors import ConfigError
 from forno.request import Request, SamplingParams
 from tests.helpers.fake_runner import FakeRunner, unbatched
@@ -40,5 +41,23 @@ def test_the_engine_speaks_and_honours_the_configs(caching: bool) -> None:
         while engine.has_work:
             text += "".join(output.text for output in engine.step())
         assert text == "".join(letters[t].decode() for t in unbatched(request)[0])
-    assert engine.stats().cached_tokens == (16 if caching else 0)
+    assert engine.stats().cached_tokens == (19 if caching else 0), "all but the last token"
     assert [e.event.value for e in engine.trace.of("a")].count("finished") == 2
+
+
+@dataclass
+class Named:
+    name: str = "Its own name"
+
+
+@pytest.mark.parametrize(
+    ("model", "served", "expected"),
+    [
+        ("smollm2-135m", "", "smollm2-135m"),
+        (" SmolLM2-135M ", "", "smollm2-135m"),
+        ("/a/file.gguf", "", "Its own name"),
+        ("smollm2-135m", "mine", "mine"),
+    ],
+)
+def test_the_served_name(model: str, served: str, expected: str) -> None:
+    assert served_name(ModelConfig(model=model, served_model_name=served), Named()) == expected  # type: ignore[arg-type]

@@ -94,7 +94,9 @@ def test_stats_add_up() -> None:
     run(engine)
     stats = engine.stats()
     assert stats.prompt_tokens == 21 + 21 + 6
-    assert (stats.cached_tokens, stats.prefix_cache_hits, stats.prefix_cache_queries) == (20, 20, 48)
+    assert (stats.cached_tokens, stats.prefix_cache_hits, stats.prefix_cache_queries) == (21, 21, 48), (
+        "c shares its first token"
+    )
     assert stats.generation_tokens == 3 + 3 + 1
     assert stats.computed_tokens == engine.runner.computed
     assert stats.steps == len(engine.runner.plans)
@@ -103,7 +105,7 @@ def test_stats_add_up() -> None:
     done = engine.collector.drain_finished()
     assert [(d.id, d.reason, d.num_generated_tokens, d.num_cached_tokens) for d in done] == [
         ("a", FinishReason.LENGTH, 3, 0),
-        ("c", FinishReason.ABORT, 1, 0),
+        ("c", FinishReason.ABORT, 1, 1),
         ("b", FinishReason.LENGTH, 3, 20),
     ]
     assert all(d.times.arrival <= d.times.scheduled <= d.times.first_token <= d.times.finished for d in done)

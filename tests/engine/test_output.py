@@ -113,7 +113,7 @@ def test_without_a_tokenizer_there_are_only_ids() -> None:
     assert (output.text, output.token_ids, output.finish_reason) == ("", tuple(b"abc"), None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text("abé€", max_size=12), st.lists(st.text("abé", min_size=1, max_size=3), max_size=2), st.data())
 def test_pieces_do_not_matter(text: str, stops: list[str], data: st.DataObject) -> None:
     """Streamed text equals the text of all tokens at once, however they are cut."""

@@ -96,6 +96,7 @@ class FakeRunner:
         if self.on_run:
             self.on_run(plan)
         self.plans.append(plan)
+        self._copy(plan)
         self._check_reads(plan)
         self._write(plan)
         tokens, logprobs, prompt_logprobs, errors = [], [], {}, {}
@@ -111,6 +112,12 @@ class FakeRunner:
             tokens.append(sampled)
         wanted = any(r.sampling.logprobs is not None for r in self.requests.values())
         return StepResult(tuple(tokens), tuple(logprobs) if wanted else (), prompt_logprobs, errors, self.seconds)
+
+    def _copy(self, plan: StepPlan) -> None:
+        for source, destination in plan.copies:
+            assert source != destination, "a copy to where it came from"
+            for offset in range(self.block_size):
+                self.slots[destination, offset] = self.slots.get((source, offset), -1)
 
     def _check_reads(self, plan: StepPlan) -> None:
         assert len({row.request for row in plan.rows}) == len(plan.rows), "one row per request"

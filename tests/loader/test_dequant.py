@@ -70,7 +70,7 @@ GROUPS = npst.arrays(np.float32, (3, 64), elements=st.floats(-1000, 1000, width=
 
 @pytest.mark.parametrize(("form", "step"), [("q8_0", 1 / 127), ("q4_1", 1 / 15)])
 @given(values=GROUPS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_encoding_errs_by_less_than_a_step(form: str, step: float, values: np.ndarray) -> None:
     data = quantize(values, form)
     assert (data.dtype, data.shape) == (np.uint8, (3, row_bytes(form, 64)))

@@ -119,7 +119,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(st.sampled_from(FIELDS), JUNK, min_size=1, max_size=3))
 def test_junk_in_any_field_is_a_named_error_or_a_sound_program(name: str, junk: dict[str, Any]) -> None:
     small = {k: v for k, v in junk.items() if k != "num_hidden_layers" or not isinstance(v, int) or v not in range(5, 1025)}

@@ -82,7 +82,7 @@ def test_logits_are_computed_for_outputs_only(llama: Program) -> None:
     assert llama.cost(whole).flops - llama.cost(part).flops == head
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(CONFIGS)),
     st.sampled_from(["f32", "bf16", "q4_1", "q8_0"]),

@@ -6,6 +6,8 @@ must hold its own history when it is read. After each step all records must agre
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -16,7 +18,7 @@ from forno.cache import KvCache
 from forno.config import SchedulerConfig
 from forno.engine.engine import Engine
 from forno.errors import DeadlineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
-from forno.request import FinishReason, Request, SamplingParams
+from forno.request import FinishReason, Request, SamplingParams, StepPlan
 from forno.scheduler import Scheduler
 from tests.helpers.fake_runner import FakeRunner, unbatched
 
@@ -193,3 +195,66 @@ Run.TestCase.settings = settings(
     max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestRandomRuns = Run.TestCase
+
+
+def test_copies_under_pressure() -> None:
+    """Prompts that branch inside blocks, and pools so small that a source is often handed out again in the same step.
+
+    The runs are seeded, and the cases that the order of copies is about are counted, so they do occur.
+    """
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        rng = random.Random(seed)
+        runner = FakeRunner(rng.randint(5, 9), BLOCK)
+        config = SchedulerConfig(
+            max_num_seqs=4,
+            max_num_batched_tokens=rng.choice([16, 24]),
+            scheduling_policy="priority",
+            enable_chunked_prefill=rng.random() < 0.8,
+        )
+        scheduler = Scheduler(config, KvCache(runner.num_blocks, BLOCK), 60, Clock())
+        engine = Engine(runner, scheduler)
+        requests: dict[str, Request] = {}
+        tokens: dict[str, tuple[int, ...]] = {}
+        aborted: set[str] = set()
+        while len(requests) < 40 or engine.has_work:
+            for _ in range(rng.choice([0, 0, 1, 3]) if len(requests) < 40 else 0):
+                request = branching(rng, str(len(requests)), [requests[id].prompt + tokens[id] for id in tokens])
+                requests[request.id] = request
+                engine.add_request(request)
+            if rng.random() < 0.05 and requests:
+                id = rng.choice(list(requests))
+                aborted |= {id} if engine.abort(id) else set()
+            before = len(runner.plans)
+            for output in engine.step():
+                tokens[output.id] = tokens.get(output.id, ()) + output.token_ids
+            engine.check_integrity()
+            for plan in runner.plans[before:]:
+                note(seen, plan, scheduler)
+        for id, request in requests.items():
+            alone = unbatched(request)[0]
+            assert tokens[id] == (alone[: len(tokens[id])] if id in aborted else alone)
+        assert scheduler.cache.num_free == runner.num_blocks
+    assert seen["copies"] > 500
+    assert all(seen[case] for case in ("copied into later", "computed into later", "resumed")), seen
+    assert not seen["in vain"], "somebody joined and was preempted in the same step"
+
+
+def branching(rng: random.Random, id: str, earlier: list[tuple[int, ...]]) -> Request:
+    """A request whose prompt mostly goes on from the beginning of an earlier one."""
+    stem = rng.choice(earlier)[: rng.randint(0, 14)] if earlier and rng.random() < 0.8 else ()
+    prompt = (*stem, *(rng.randint(0, 2) for _ in range(rng.randint(0 if stem else 1, 15 - len(stem)))))
+    salt = rng.choice(["", "", "", "salt"])
+    return Request(id, prompt, SamplingParams(max_tokens=rng.randint(1, 6)), priority=rng.randint(0, 2), cache_salt=salt)
+
+
+def note(seen: Counter[str], plan: StepPlan, scheduler: Scheduler) -> None:
+    """Count what is special about the copies of ``plan``."""
+    computed = {row.blocks[p // BLOCK] for row in plan.rows for p in range(row.start, row.start + row.num_tokens)}
+    resumed = {s.index for s in scheduler.running if s.num_preemptions}
+    for i, (source, destination) in enumerate(plan.copies):
+        seen["copies"] += 1
+        seen["copied into later"] += source in [d for _, d in plan.copies[i + 1 :]]
+        seen["computed into later"] += source in computed
+        seen["resumed"] += any(destination in row.blocks for row in plan.rows if row.request in resumed)
+        seen["in vain"] += not any(destination in row.blocks for row in plan.rows)

@@ -20,6 +20,21 @@ def test_decodes_go_first_and_chunks_fill_the_budget(bench) -> None:
     assert b.step() == {"short": 1, "long": 1}
 
 
+def test_a_prompt_lengthens_others_steps_only_so_much(bench) -> None:
+    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, prefill_per_decode=3, max_num_seqs=32)
+    b.add("alone", 300, max_tokens=200)
+    assert b.step() == {"alone": 256}, "nobody decodes: the whole budget"
+    b.step()
+    b.add("long", 200, max_tokens=2)
+    assert b.step() == {"alone": 1, "long": 63}, "one decodes: 64 tokens in all"
+    b.finish()
+    for i in range(20):
+        b.add(f"decode{i}", 2, max_tokens=50)
+    b.step()
+    b.add("next", 200, max_tokens=2)
+    assert b.step()["next"] == 60, "twenty decode: three prompt tokens for each"
+
+
 def test_a_long_prompt_is_throttled_by_the_threshold(bench) -> None:
     b = bench(long_prefill_token_threshold=5)
     b.add("long", 12)
@@ -55,8 +70,69 @@ def test_equal_prompts_are_computed_once(bench, caching: bool) -> None:
     for i in range(8):
         b.add(str(i), (*prompt, i), group="one request", max_tokens=1)
     b.finish()
-    assert b.runner.computed == 40 + 8 * 2
-    assert [b.end(str(i)).num_cached_tokens for i in range(8)] == [0] + [40] * 7
+    assert b.runner.computed == 42 + 7
+    assert [b.end(str(i)).num_cached_tokens for i in range(8)] == [0] + [41] * 7
+
+
+def test_the_common_part_of_a_block_is_copied(bench) -> None:
+    b = bench()
+    b.add("a", (*range(10), 50, 51, 52), max_tokens=1)
+    b.finish()
+    request = b.add("b", (*range(10), 60, 61, 62), max_tokens=3)
+    assert b.step() == {"b": 3}
+    (row,), copies = b.runner.plans[-1].rows, b.runner.plans[-1].copies
+    assert (row.start, len(copies)) == (10, 1)
+    assert copies[0][1] == row.blocks[2]
+    assert copies[0][0] not in row.blocks
+    b.finish()
+    assert [len(plan.copies) for plan in b.runner.plans] == [0, 1, 0, 0]
+    assert b.tokens("b") == unbatched(request)[0]
+    assert b.end("b").num_cached_tokens == 10
+    assert b.engine.stats().prefix_cache_hits == 10
+
+
+def test_the_next_turn_copies_the_block_that_the_last_one_left_unfinished(bench) -> None:
+    b = bench()
+    first = b.add("first", 9, max_tokens=3)
+    b.finish()
+    second = b.add("second", (*first.prompt, *b.tokens("first"), 7, 7), max_tokens=3)
+    assert b.step() == {"second": 3}, "the last sampled token was never fed"
+    b.finish()
+    assert b.tokens("second") == unbatched(second)[0]
+
+
+def test_a_prompt_of_whole_blocks_computes_its_last_token_only(bench) -> None:
+    b = bench()
+    for id in ("a", "b"):
+        b.add(id, tuple(range(12)), max_tokens=1)
+        b.finish()
+    assert b.runner.computed == 12 + 1
+
+
+def test_a_source_may_be_handed_out_again_in_the_same_step(bench) -> None:
+    """Copies come first, in order: each source is read before it is copied into or computed into."""
+    b = bench(num_blocks=3)
+    for first in (30, 10, 20):
+        b.add(f"old {first}", tuple(range(first, first + 4)), max_tokens=1)
+        b.finish()
+    requests = [b.add(f"new {first}", (first, first + 1, first + 2, 99), max_tokens=1) for first in (10, 20, 40)]
+    b.step()
+    plan = b.runner.plans[-1]
+    (x, y), (z, also_x) = plan.copies
+    assert x == also_x, "the first copy's source is the second one's destination"
+    assert [row.blocks for row in plan.rows] == [(y,), (x,), (z,)], "the second one's source is computed into"
+    for request in requests:
+        assert b.tokens(request.id) == unbatched(request)[0]
+
+
+def test_the_last_free_block_is_its_own_copy(bench) -> None:
+    b = bench(num_blocks=1)
+    b.add("a", (1, 2, 3, 4), max_tokens=1)
+    b.finish()
+    request = b.add("b", (1, 2, 3, 9), max_tokens=1)
+    assert b.step() == {"b": 1}
+    assert b.runner.plans[-1].copies == ()
+    assert b.tokens("b") == unbatched(request)[0]
 
 
 def test_nobody_else_shares_with_prefix_caching_off(bench) -> None:

@@ -6,9 +6,9 @@ import pytest
 import text_fixtures as fixtures
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forno.errors import RequestError, TemplateError
+from forno.errors import ConfigError, RequestError, TemplateError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
-from forno.text.chat import CHATML, ChatTemplate, load_chat_template
+from forno.text.chat import CHATML, ChatTemplate, load_chat_template, read_template
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -83,13 +83,17 @@ def test_text_parts_are_joined_and_others_named():
             render([{"role": "user", "content": content}])
 
 
-@pytest.mark.parametrize(
-    "calls",
-    [["x"], [{}], [{"function": {"name": "f", "arguments": "{"}}], [{"function": {"name": "f", "arguments": "[" * 10**5}}]],
-)
+@pytest.mark.parametrize("calls", [["x"], [{}], [{"function": 3}]])
 def test_bad_tool_calls_are_request_errors(calls):
     with pytest.raises(RequestError, match=r"tool_calls\[0\]"):
         ChatTemplate(CHATML).render([{"role": "assistant", "tool_calls": calls}])
+
+
+@pytest.mark.parametrize("broken", ["{", "[" * 10**5])
+def test_broken_arguments_are_shown_as_the_text_they_are(broken):
+    """A model wrote them; refusing its own words would end the conversation."""
+    template = ChatTemplate("{% for c in messages[0].tool_calls %}{{ c.function.arguments }}{% endfor %}")
+    assert template.render([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": broken}}]}]) == broken
 
 
 @pytest.mark.parametrize("name", ["messages", "tools"])
@@ -161,3 +165,13 @@ def test_messages_are_not_changed():
 def test_templates_that_do_not_compile(source):
     with pytest.raises(TemplateError):
         ChatTemplate(source)
+
+
+def test_a_template_file_is_read_or_named(tmp_path):
+    assert read_template("") is None
+    (tmp_path / "mine.jinja").write_text("{{ 1 }} ü", encoding="utf-8")
+    assert read_template(str(tmp_path / "mine.jinja")) == "{{ 1 }} ü"
+    (tmp_path / "broken.jinja").write_bytes(b"\xff")
+    for name in ("absent.jinja", "broken.jinja"):
+        with pytest.raises(ConfigError, match=f"--chat-template .*{name}"):
+            read_template(str(tmp_path / name))

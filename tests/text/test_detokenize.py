@@ -21,7 +21,7 @@ def streams(draw):
     return tokenizer, ids, pieces
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(streams(), st.booleans())
 def test_pieces_joined_equal_decoding_the_whole(stream, skip):
     tokenizer, ids, pieces = stream
@@ -30,7 +30,7 @@ def test_pieces_joined_equal_decoding_the_whole(stream, skip):
     assert text == tokenizer.decode(ids, skip)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(streams(), st.booleans(), st.data())
 def test_prompt_and_output_joined_equal_decoding_both(stream, skip, data):
     """What the prompt shows without its unfinished last character, and then the output, is the text of both."""

@@ -29,13 +29,13 @@ def feed(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:
     return out + watcher.flush(), None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.text("abé", min_size=1, max_size=5), max_size=4), st.lists(st.text("abéx", max_size=6), max_size=6))
 def test_equals_a_search_of_the_whole_text(stops, pieces):
     assert feed(stops, pieces) == first_complete("".join(pieces), stops)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3), st.text("abc", max_size=20))
 def test_holds_back_no_more_than_may_become_a_stop_string(stops, text):
     watcher, shown = StopStrings(stops), ""

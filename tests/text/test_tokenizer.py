@@ -78,7 +78,7 @@ def test_families_equal_their_source_on_the_corpus(pairs, name, text):
     assert ours.encode(text, add_special_tokens=False) == source.encode(text).ids
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \t\r\n'sdLl19/.한é")), max_size=40))
 def test_families_equal_their_source_on_any_text(pairs, text):
     for source, ours in pairs.values():
@@ -87,7 +87,7 @@ def test_families_equal_their_source_on_any_text(pairs, text):
         assert ours.decode(ids, skip_special_tokens=False) == source.decode(ids, skip_special_tokens=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(st.characters(codec="utf-8"), max_size=40).filter(lambda text: "\u2581" not in text and "<" not in text))
 def test_sentencepiece_round_trip(text):
     tokenizer = fixtures.sentencepiece()
@@ -215,7 +215,7 @@ def test_token_bytes():
     assert pieces.id_to_text(ids[-1]) == "\ufffd"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" aᄒ\u1161\u11ab")), max_size=40))
 def test_the_least_number_of_tokens(pairs, text):
     for tokenizer in (*(ours for _, ours in pairs.values()), fixtures.smollm2(), fixtures.sentencepiece()):
@@ -289,7 +289,7 @@ def test_an_absurdly_long_piece_is_refused_not_split_for_minutes():
         fixtures.from_gguf(metadata)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_mangled_metadata_never_crashes(data):
     metadata = data.draw(st.sampled_from([fixtures.smollm2_metadata(), fixtures.sentencepiece_metadata()]))

@@ -119,7 +119,7 @@ def cut_texts(draw):
     return text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(cut_texts(), st.sampled_from([HERMES, LLAMA3]), st.booleans())
 def test_streaming_equals_not_streaming(cut, form, enforced):
     text, pieces = cut
@@ -128,7 +128,7 @@ def test_streaming_equals_not_streaming(cut, form, enforced):
     assert parse(form, list(text), enforced) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cut_texts(), st.sampled_from([HERMES, LLAMA3]))
 def test_nothing_is_lost(cut, form):
     """Without a call, content is the text; with calls, each one's arguments are there as written, and valid."""

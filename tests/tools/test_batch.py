@@ -35,7 +35,7 @@ def write(path: Path, lines: list[Any]) -> Path:
 
 def results(path: Path) -> dict[str, dict[str, Any]]:
     """The records by id; no line may be broken, and no id come twice."""
-    records = [json.loads(text) for text in path.read_text().splitlines()]
+    records = [json.loads(text) for text in path.read_bytes().splitlines()]
     found = {r["custom_id"]: r for r in records}
     assert len(found) == len(records)
     return found

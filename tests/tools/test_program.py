@@ -45,7 +45,7 @@ def test_a_directory_names_its_config(config: Path, capsys: pytest.CaptureFixtur
 
 
 def test_passes_are_chosen_by_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = json.loads(run(capsys, config, "--json", "--passes", "residual, qkv", "--disable", "qkv"))
+    chosen = json.loads(run(capsys, config, "--json", "--passes", "residual, qkv", "--disable-passes", "qkv"))
     assert chosen["after"]["passes"] == ["activation_types", "residual"]
     with pytest.raises(ConfigError, match="unknown pass nope"):
         run(capsys, config, "--passes", "nope")

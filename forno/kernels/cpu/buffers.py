@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from forno.program import ops
 from forno.program.program import Program
-from forno.program.shape import Value
+from forno.program.shape import Value, value_row_bytes
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
@@ -52,8 +52,7 @@ class _Storage:
 
 def row_stride(width: int, dtype: str) -> int:
     """Bytes from one row to the next: whole cache lines, and never a distance at which rows evict each other."""
-    row = {"f32": 4 * width, "i32": 4 * width, "bf16": 2 * width, "s8": width + width // 32 * 8}[dtype]
-    stride = -(-row // ALIGNMENT) * ALIGNMENT
+    stride = -(-int(value_row_bytes(width, dtype)) // ALIGNMENT) * ALIGNMENT
     return stride + ALIGNMENT if stride % 1024 == 0 else stride
 
 

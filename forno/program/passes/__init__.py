@@ -16,7 +16,7 @@ from forno.program.passes.merge import gate_up, qkv
 from forno.program.passes.quantize import activation_quantize, norm_quantize
 from forno.program.program import Program
 
-__all__ = ["PASSES", "Pass", "activation_types", "apply", "default_passes"]
+__all__ = ["PASSES", "Pass", "activation_types", "apply", "default_passes", "pass_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,21 @@ def default_passes() -> tuple[str, ...]:
     return tuple(p.name for p in PASSES)
 
 
+def pass_names(text: str) -> frozenset[str]:
+    """The passes in a comma-separated list. Raises ``ConfigError`` for one that does not exist."""
+    names = frozenset(name.strip() for name in text.split(",")) - {""}
+    if unknown := names - set(default_passes()):
+        raise ConfigError(f"unknown pass {', '.join(sorted(unknown))}; passes are {', '.join(default_passes())}")
+    return names
+
+
 def apply(program: Program, disable: Iterable[str] = ()) -> Program:
     """Lower ``program`` for the formats its weights are held in, then fuse. Call ``with_formats`` before.
 
-    Passes named in ``disable`` are left out; an unknown name raises ``ConfigError``.
+    Passes named in ``disable`` (``pass_names`` reads a user's list) are left out.
     """
-    off = {name for name in disable if name}
-    if unknown := off - set(default_passes()):
-        raise ConfigError(f"unknown pass {', '.join(sorted(unknown))}; passes are {', '.join(default_passes())}")
+    off = frozenset(disable)
+    assert off <= set(default_passes()), f"unknown passes among {sorted(off)}"
     program = activation_types(program)
     for step in PASSES:
         if step.name not in off:

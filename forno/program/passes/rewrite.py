@@ -53,9 +53,6 @@ class Rewrite:
         for op in ops:
             self.replace(op)
 
-    def is_replaced(self, op: Op) -> bool:
-        return op in self._replaced
-
     def value_like(self, like: Value, name: str, **changes: object) -> Value:
         """Declare a new value: ``like`` with another name and the given fields changed."""
         unique, n = name, 1

@@ -21,6 +21,15 @@ def test_every_unit_is_done_once_per_round(count: int, spin_us: int) -> None:
         assert done == [50] * units
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_workers_without_a_core_are_not_waited_for(count: int) -> None:
+    """The first worker does all units of all phases; the others then skip what has ended, and count on from there."""
+    pool = _native.Pool(count, 0)
+    for late in (True, False, True):
+        done, _ = pool.exercise(7, 30, late)
+        assert done == [30] * 7
+
+
 def test_more_workers_than_cores_make_progress() -> None:
     count = 4 * (os.cpu_count() or 1)
     done, _ = _native.Pool(count, 0).exercise(2 * count, 20)

@@ -43,7 +43,7 @@ def chunked(
     return [np.concatenate(parts) for parts in logits]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["llama", "mistral-window", "qwen3"]),
     st.sampled_from([("f32", "float32"), ("q8_0", "bf16"), ("bf16", "int8")]),

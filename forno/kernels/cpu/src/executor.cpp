@@ -184,18 +184,13 @@ int32_t Executor::run(const StepInput& input) {
 }
 
 void Executor::walk(const StepInput& input, Worker& worker) {
-  if (input.num_copies) {
-    copy_blocks(input, worker);
-    pool_.barrier();
-  }
+  if (input.num_copies) pool_.phase(worker, [&] { copy_blocks(input, worker); });
   const bool timing = timing_ && worker.id == 0;
   int64_t before = timing ? now_ns() : 0;
   for (size_t i = 0; i < records_.size(); ++i) {
     const bool empty = (records_[i].axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
-    if (!empty) {
-      execute(records_[i], input, worker);
-      pool_.barrier();
-    }
+    if (const auto* head_args = std::get_if<SampleHeadArgs>(&records_[i].args)) head(*head_args, input, worker);
+    else if (!empty) pool_.phase(worker, [&] { execute(records_[i], input, worker); });
     if (!timing) continue;
     const int64_t after = now_ns();
     op_ns_[i] = after - before;
@@ -231,7 +226,7 @@ void Executor::execute(const Record& record, const StepInput& input, Worker& wor
     void operator()(const AttentionArgs& a) const { k.attention(a, self.step_, w); }
     void operator()(const LinearArgs& a) const { k.linear(a, rows, w); }
     void operator()(const SampleOpArgs& a) const { self.sample_rows(a.logits, 0, rows, input, w); }
-    void operator()(const SampleHeadArgs& a) const { self.head(a, input, w); }
+    void operator()(const SampleHeadArgs&) const {}  // phases of its own: see walk
   };
   std::visit(Visitor{*this, kernels, input, worker, rows}, record.args);
 }
@@ -239,12 +234,10 @@ void Executor::execute(const Record& record, const StepInput& input, Worker& wor
 void Executor::head(const SampleHeadArgs& args, const StepInput& input, Worker& worker) {
   LinearArgs slice = args.linear;
   for (int32_t begin = 0; begin < step_.num_outputs; begin += kHeadSlice) {
-    if (begin) pool_.barrier();  // the last slice's logits have been read
     slice.row_begin = begin;
     slice.row_end = begin + kHeadSlice < step_.num_outputs ? begin + kHeadSlice : step_.num_outputs;
-    config_.kernels->linear(slice, slice.row_end - slice.row_begin, worker);
-    pool_.barrier();
-    sample_rows(slice.out, slice.row_begin, slice.row_end, input, worker);
+    pool_.phase(worker, [&] { config_.kernels->linear(slice, slice.row_end - slice.row_begin, worker); });
+    pool_.phase(worker, [&] { sample_rows(slice.out, slice.row_begin, slice.row_end, input, worker); });
   }
 }
 

@@ -1,4 +1,4 @@
-// Walks a recorded program: a flat array of op records, one barrier behind each.
+// Walks a recorded program: a flat array of op records, each a phase of the pool.
 //
 // Made once per model by kernels/cpu/lower.py; `run` then takes one step's plan, checks all of it, and computes on every
 // worker of the pool. A step allocates nothing. The executor knows neither Python nor an architecture.

@@ -34,9 +34,36 @@ inline void pause() {
 #endif
 }
 
-void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
+void futex(void* word, int operation, uint32_t value) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain 32-bit word");
   syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
+// Returns once over() is true. `word` changes from `seen` when that happens, and whoever changes it then wakes sleepers.
+template <class F>
+void wait_until(F&& over, void* word, uint32_t seen, std::atomic<int32_t>& sleepers, int64_t spin_ns) {
+  if (over()) return;
+  if (spin_ns > 0) {
+    const int64_t deadline = now_ns() + spin_ns;
+    do {
+      for (int i = 0; i < kPausesPerClock; ++i) {
+        pause();
+        if (over()) return;
+      }
+    } while (now_ns() < deadline);
+  }
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    if (over()) return;
+  }
+  // Sequentially consistent on both sides: either the waker sees this sleeper, or this thread sees the new value.
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  while (!over()) futex(word, FUTEX_WAIT, seen);
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void wake(void* word, const std::atomic<int32_t>& sleepers) {
+  if (sleepers.load(std::memory_order_seq_cst) > 0) futex(word, FUTEX_WAKE, INT_MAX);
 }
 
 uint64_t float_mode() {
@@ -76,29 +103,13 @@ FlushDenormals::~FlushDenormals() { set_float_mode(saved_); }
 bool FlushDenormals::active() { return (float_mode() & kFlushBits) == kFlushBits; }
 
 void Gate::advance() {
-  // Sequentially consistent on both sides: either this thread sees the sleeper, or the sleeper sees the new value.
   value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&value_, FUTEX_WAKE, INT_MAX);
+  wake(&value_, sleepers_);
 }
 
 void Gate::wait_past(uint32_t seen, int64_t spin_ns) {
-  if (value() != seen) return;
-  if (spin_ns > 0) {
-    const int64_t deadline = now_ns() + spin_ns;
-    do {
-      for (int i = 0; i < kPausesPerClock; ++i) {
-        pause();
-        if (value() != seen) return;
-      }
-    } while (now_ns() < deadline);
-  }
-  for (int i = 0; i < kYields; ++i) {
-    sched_yield();
-    if (value() != seen) return;
-  }
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while (value_.load(std::memory_order_seq_cst) == seen) futex(&value_, FUTEX_WAIT, seen);
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  auto over = [&] { return value_.load(std::memory_order_seq_cst) != seen; };
+  wait_until(over, &value_, seen, sleepers_, spin_ns);
 }
 
 Pool::Pool(int32_t workers, int32_t spin_us, size_t scratch_bytes)
@@ -106,9 +117,10 @@ Pool::Pool(int32_t workers, int32_t spin_us, size_t scratch_bytes)
   if (workers < 1 || workers > 1024) throw std::invalid_argument("a pool has 1 to 1024 workers");
   const size_t each = (scratch_bytes < kScratchBytes ? kScratchBytes : scratch_bytes + 4095) / 4096 * 4096;
   scratch_ = Arena(each * workers);
+  tickets_ = Arena(size_t(2) * workers * kTicketStride * sizeof(int32_t));
   seats_.resize(workers);
   for (int32_t i = 0; i < workers; ++i)
-    seats_[i] = Seat{this, Worker{i, workers, scratch_.data() + each * i, each, &ticket_}, pthread_t{}};
+    seats_[i] = Seat{this, Worker{i, workers, scratch_.data() + each * i, each, nullptr}, pthread_t{}, 0};
   start_threads();
 }
 
@@ -158,25 +170,53 @@ void Pool::run_erased(Body body, void* context) {
   FlushDenormals flush;
   body_ = body;
   context_ = context;
-  ticket_ = 0;
   if (size_ > 1) start_.advance();
   body(context, seats_[0].worker);
   barrier();
 }
 
 void Pool::barrier() {
-  if (size_ == 1) {
-    ticket_ = 0;
-    return;
-  }
+  if (size_ == 1) return;
   const uint32_t seen = done_.value();  // cannot advance before this worker has arrived
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
     arrived_.store(0, std::memory_order_relaxed);
-    ticket_ = 0;
     done_.advance();
   } else {
     done_.wait_past(seen, spin_ns_);
   }
+}
+
+int32_t* Pool::tickets(uint32_t phase) const {
+  return reinterpret_cast<int32_t*>(tickets_.data()) + (phase & 1) * size_ * kTicketStride;
+}
+
+bool Pool::enter(Worker& worker) {
+  const uint32_t mine = seats_[worker.id].phase++;
+  uint64_t now = phase_.load(std::memory_order_acquire);
+  while (uint32_t(now >> 32) == mine)
+    if (phase_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      worker.ticket = tickets(mine);
+      return true;
+    }
+  return false;  // it ended without this worker
+}
+
+void Pool::leave(Worker& worker) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the number is the upper half of phase_");
+  const uint32_t mine = seats_[worker.id].phase - 1;
+  uint32_t* number = reinterpret_cast<uint32_t*>(&phase_) + 1;
+  uint64_t now = phase_.load(std::memory_order_relaxed);
+  for (;;) {
+    const bool last = uint32_t(now) == 1;
+    if (last)  // nobody has used these since the phase before; should another worker come in now, it zeroes them again
+      for (int32_t i = 0; i < size_; ++i) __atomic_store_n(tickets(mine + 1) + i * kTicketStride, 0, __ATOMIC_RELAXED);
+    const uint64_t next = last ? uint64_t(mine + 1) << 32 : now - 1;
+    if (!phase_.compare_exchange_weak(now, next, std::memory_order_seq_cst, std::memory_order_relaxed)) continue;
+    if (last) return wake(number, phase_sleepers_);
+    break;
+  }
+  auto over = [&] { return uint32_t(phase_.load(std::memory_order_seq_cst) >> 32) != mine; };
+  wait_until(over, number, mine, phase_sleepers_, spin_ns_);
 }
 
 }  // namespace forno

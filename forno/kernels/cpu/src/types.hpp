@@ -20,15 +20,17 @@ struct View {
   DType dtype;
 };
 
-// What a worker of the pool gets for one op. `ticket` is zero when the op starts and shared by all workers:
-// take units of work from it with atomic_fetch_add (see work.hpp). Nothing may depend on which worker did what.
+// What a worker of the pool gets for one op. `ticket` holds a counter per worker, kTicketStride apart, all zero when the
+// op starts and shared by all: take units of work with them, every one (see work.hpp). A worker may come late or not at
+// all, and nothing may depend on which worker did what.
 struct Worker {
   int32_t id;
   int32_t count;
   char* scratch;          // private, 4096-aligned
   size_t scratch_bytes;   // at least kScratchBytes
-  int32_t* ticket;        // on its own cache line
+  int32_t* ticket;        // counters on cache lines of their own
 };
+constexpr int32_t kTicketStride = 32;
 constexpr size_t kScratchBytes = size_t(4) << 20;
 
 // One sequence's part of the step: rows [row0, row0 + num_tokens) hold its tokens at positions start, start + 1, ...
@@ -136,8 +138,8 @@ struct LinearArgs {
 
 enum class PeakUnit : int32_t { INT8 = 0, BF16 = 1, FP32 = 2 };
 
-// One instruction set's kernels. Every function is called by all workers of the pool at once and returns when its
-// share is done; the executor puts a barrier behind each op.
+// One instruction set's kernels. Every function is called by some workers of the pool at once and returns when no work
+// is left to take; the executor makes each op a phase of the pool.
 struct KernelTable {
   const char* name;
   void (*embed)(const EmbedArgs&, const Step&, Worker&);

@@ -1,37 +1,46 @@
-// How the workers of a pool share one op: most units are assigned statically, the tail is taken from a ticket,
-// so that a worker whose core was borrowed for a moment does not hold up the others.
+// How the workers of a pool share one op: each takes the units of its own part in order, then what is left of the
+// others' parts. A worker whose core was borrowed holds up no more than the unit it has in hand; one that does not come
+// at all holds up nothing.
 #pragma once
 #include "types.hpp"
 
 namespace forno {
 namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
 
-inline int32_t fixed_units(const Worker& w, int32_t total) {
-  return w.count == 1 ? total : total * 3 / 4 / w.count * w.count;
-}
+// The units that one worker takes, `total` in all.
+struct Tickets {
+  const Worker& worker;
+  int32_t total;
+  int32_t part = 0;  // parts already empty: the worker's own is the first
+
+  // The next unit, or -1 when none is left.
+  int32_t take() {
+    for (; part < worker.count; ++part) {
+      const int32_t owner = (worker.id + part) % worker.count;
+      const int32_t begin = int32_t(int64_t(total) * owner / worker.count);
+      const int32_t size = int32_t(int64_t(total) * (owner + 1) / worker.count) - begin;
+      int32_t* next = worker.ticket + owner * kTicketStride;
+      if (__atomic_load_n(next, __ATOMIC_RELAXED) >= size) continue;
+      const int32_t index = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
+      if (index < size) return begin + index;
+    }
+    return -1;
+  }
+};
 
 template <class F>
 inline void for_units(Worker& w, int32_t total, F&& body) {
-  const int32_t fixed = fixed_units(w, total), share = fixed / w.count;
-  for (int32_t u = w.id * share, end = u + share; u < end; ++u) body(u);
-  if (fixed == total) return;
-  for (;;) {
-    const int32_t u = fixed + __atomic_fetch_add(w.ticket, 1, __ATOMIC_RELAXED);
-    if (u >= total) return;
-    body(u);
-  }
+  Tickets tickets{w, total};
+  for (int32_t u = tickets.take(); u >= 0; u = tickets.take()) body(u);
 }
 
-// The unit that `for_units` gives this worker first. >= total: none.
-inline int32_t first_unit(const Worker& w, int32_t total) {
-  const int32_t fixed = fixed_units(w, total);
-  return fixed ? fixed / w.count * w.id : w.id;
-}
+// Where a worker's own part of `total` units begins: the unit that `for_units` gives it first. >= total: none.
+inline int32_t first_unit(const Worker& w, int32_t total) { return int32_t(int64_t(total) * w.id / w.count); }
 
 // The unit that `for_units` will likely give this worker after unit u: a guess, good enough to fetch data for. >= total: none.
 inline int32_t likely_next(const Worker& w, int32_t total, int32_t u) {
-  const int32_t fixed = fixed_units(w, total), last = fixed / w.count * (w.id + 1) - 1;
-  return u < last ? u + 1 : u == last ? (fixed == total ? total : fixed + w.id) : u + w.count;
+  const int32_t end = int32_t(int64_t(total) * (w.id + 1) / w.count);
+  return u + 1 < end ? u + 1 : total;
 }
 
 }  // namespace

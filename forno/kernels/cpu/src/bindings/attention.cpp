@@ -65,8 +65,8 @@ const KernelTable& table(const std::string& isa) {
 // call that is not timed when repeat > 1.
 double run_workers(int32_t threads, int32_t repeat, const std::function<void(Worker&, int32_t)>& op) {
   require(threads >= 1 && threads <= 256, "threads must be in [1, 256]");
-  struct alignas(128) Ticket { int32_t value = 0; };
-  std::vector<Ticket> tickets(size_t(repeat) + 1);
+  const size_t stride = size_t(threads) * kTicketStride;
+  std::vector<int32_t> tickets((size_t(repeat) + 1) * stride);
   std::vector<Memory> scratch;
   for (int32_t i = 0; i < threads; ++i) scratch.push_back(aligned(kScratchBytes));
   std::atomic<int32_t> arrived{0};
@@ -77,7 +77,7 @@ double run_workers(int32_t threads, int32_t repeat, const std::function<void(Wor
       arrived.fetch_add(1);
       while (arrived.load() < threads * (i + 1)) std::this_thread::yield();
       if (id == 0 && i == warm) begin = std::chrono::steady_clock::now();
-      Worker worker{id, threads, scratch[size_t(id)].get(), kScratchBytes, &tickets[size_t(i)].value};
+      Worker worker{id, threads, scratch[size_t(id)].get(), kScratchBytes, &tickets[size_t(i) * stride]};
       op(worker, i);
     }
     arrived.fetch_add(1);

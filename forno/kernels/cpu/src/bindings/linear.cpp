@@ -90,10 +90,10 @@ const KernelTable& require_isa(const std::string& isa) {
 template <class F>
 void on_workers(int32_t threads, F&& f) {
   if (threads < 1 || threads > 256) throw std::invalid_argument("threads must be between 1 and 256, got " + std::to_string(threads));
-  alignas(128) int32_t ticket = 0;
+  std::vector<int32_t> tickets(size_t(threads) * kTicketStride);
   Buffer scratch(size_t(threads) * kScratchBytes);
   auto work = [&](int32_t id) {
-    Worker worker{id, threads, scratch.data.get() + size_t(id) * kScratchBytes, kScratchBytes, &ticket};
+    Worker worker{id, threads, scratch.data.get() + size_t(id) * kScratchBytes, kScratchBytes, tickets.data()};
     f(worker);
   };
   std::vector<std::thread> others;

@@ -5,6 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <sched.h>
+
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -21,19 +24,20 @@ namespace forno {
 namespace nb = nanobind;
 namespace {
 
-// Runs `rounds` ops of `units` units on a fresh pool; returns how often each unit was done, and per worker whether it
-// flushed denormals. For tests.
-std::pair<std::vector<int64_t>, std::vector<bool>> exercise(Pool& pool, int32_t units, int32_t rounds) {
+// Runs `rounds` phases of `units` units; returns how often each unit was done, and per worker whether it flushed
+// denormals. With `late` all workers but the first come when all is done. For tests.
+std::pair<std::vector<int64_t>, std::vector<bool>> exercise(Pool& pool, int32_t units, int32_t rounds, bool late) {
+  std::atomic<bool> finished{!late};
   std::vector<int64_t> done(units);
   std::vector<char> flushed(pool.size());
   {
     nb::gil_scoped_release release;
     pool.run([&](Worker& w) {
       flushed[w.id] = FlushDenormals::active();
-      for (int32_t r = 0; r < rounds; ++r) {
-        for_units(w, units, [&](int32_t u) { ++done[u]; });  // a unit belongs to one worker between two barriers
-        pool.barrier();
-      }
+      while (w.id > 0 && !finished.load()) sched_yield();
+      for (int32_t r = 0; r < rounds; ++r)  // a unit belongs to one worker in each phase
+        pool.phase(w, [&] { for_units(w, units, [&](int32_t u) { ++done[u]; }); });
+      finished = true;
     });
   }
   return {done, std::vector<bool>(flushed.begin(), flushed.end())};
@@ -65,7 +69,7 @@ void bind_machine(nb::module_& m) {
   nb::class_<Pool>(m, "Pool", "Worker threads, for tests and micro-benchmarks.")
       .def(nb::init<int32_t, int32_t>(), nb::arg("workers"), nb::arg("spin_us") = 50)
       .def_prop_ro("size", &Pool::size)
-      .def("exercise", &exercise, nb::arg("units"), nb::arg("rounds"), "For tests.")
+      .def("exercise", &exercise, nb::arg("units"), nb::arg("rounds"), nb::arg("late") = false, "For tests.")
       .def("read_bandwidth", &bandwidth, nb::arg("bytes_per_worker"), nb::arg("seconds"), "Bytes per second, all workers.")
       .def("peak", &peak, nb::arg("isa"), nb::arg("kind"), nb::arg("seconds"),
            "Operations per second of int8, bf16 or fp32 multiply-adds, all workers; None without such a unit.");

@@ -239,48 +239,51 @@ void run_unit(const Job& job, const Problem& problem, char* total_memory, char* 
   finish(job, total);
 }
 
-// Hands out the units of a plan: each worker walks all of it and keeps what its tickets say.
+// Finds the units of a plan by number. A worker's numbers ascend but for jumps to other workers' parts.
 struct Units {
-  TileWalk walk;
+  const attention_plan::Plan& plan;
   int32_t kv_heads;
-  int32_t* ticket;
+  TileWalk walk = plan.walk;
   Tile tile{};
   int32_t passed = 0, here = 0;  // units of the tiles before `tile`, and of `tile`
 
-  bool take(Unit& unit) {
-    const int32_t number = __atomic_fetch_add(ticket, 1, __ATOMIC_RELAXED);
+  Unit at(int32_t number) {
+    if (number < passed) walk.restart(plan.walk), passed = here = 0;
     while (number - passed >= here) {
       passed += here;
-      if (!walk.next(tile)) return here = 0, false;
+      walk.next(tile);
       here = tile.parts * kv_heads;
     }
-    unit = {tile, (number - passed) / tile.parts, (number - passed) % tile.parts};
-    return true;
+    return {tile, (number - passed) / tile.parts, (number - passed) % tile.parts};
   }
 };
 
 }  // namespace attention
 
 inline void attention_op(const AttentionArgs& args, const Step& step, Worker& worker) {
-  namespace plan = attention_plan;
+  namespace plans = attention_plan;
   const KvCache& cache = args.cache;
   const int32_t group = args.heads / args.kv_heads;
   const int64_t shared_bytes = args.shared == nullptr ? 0 : int64_t(args.shared_bytes);
-  const plan::Problem problem{&step, args.kv_heads, group, cache.v_dim, args.window, worker.count, shared_bytes};
-  const plan::ScratchLayout at = plan::scratch_layout(group, cache.k_dim, cache.v_dim);
-  const int kp = int(plan::round_up(cache.k_dim, 16)), vp = int(plan::round_up(cache.v_dim, 16));
+  const plans::Problem problem{&step, args.kv_heads, group, cache.v_dim, args.window, worker.count, shared_bytes};
+  const plans::ScratchLayout at = plans::scratch_layout(group, cache.k_dim, cache.v_dim);
+  const int kp = int(plans::round_up(cache.k_dim, 16)), vp = int(plans::round_up(cache.v_dim, 16));
   char* memory = worker.scratch;
   auto* run = attention::run_unit<KvDType::F32>;
 #if defined(FORNO_AVX512)
   if (cache.dtype == KvDType::BF16) run = attention::run_unit<KvDType::BF16>;
   if (cache.dtype == KvDType::INT8) run = attention::run_unit<KvDType::INT8>;
 #endif
-  attention::Units units{plan::plan_tiles(problem), args.kv_heads, worker.ticket};
+  const plans::Plan plan = plans::plan_tiles(problem);
+  attention::Units units{plan, args.kv_heads};
+  Tickets tickets{worker, plan.units};
   attention::Unit pair[2];  // a worker takes its next unit before it computes one, to fetch its first pages in time
-  bool more = units.take(pair[0]);
-  for (int i = 0; more; i ^= 1) {
-    more = units.take(pair[i ^ 1]);
-    const attention::Job job{args, pair[i], more ? &pair[i ^ 1] : nullptr, group, kp, vp, memory + at.query,
+  int32_t number = tickets.take();
+  if (number >= 0) pair[0] = units.at(number);
+  for (int i = 0; number >= 0; i ^= 1) {
+    number = tickets.take();
+    if (number >= 0) pair[i ^ 1] = units.at(number);
+    const attention::Job job{args, pair[i], number >= 0 ? &pair[i ^ 1] : nullptr, group, kp, vp, memory + at.query,
                              memory + at.pages, memory + at.clean, reinterpret_cast<float*>(memory + at.scores),
                              memory + at.weights, reinterpret_cast<int32_t*>(memory + at.rows)};
     run(job, problem, memory + at.total, memory + at.segment);

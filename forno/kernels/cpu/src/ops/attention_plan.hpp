@@ -142,6 +142,11 @@ struct TileWalk {
 
   bool next(Tile& t) { return next_shared(t) || next_span(t); }
 
+  void restart(const TileWalk& from) {
+    prefix = from.prefix, member = from.member, span = from.span, left = from.left;
+    used = from.used, counters = from.counters;
+  }
+
   bool next_shared(Tile& t) {
     const Step& step = *problem.step;
     if (!share || prefix == step.num_prefixes) return false;
@@ -205,22 +210,33 @@ struct TileWalk {
   }
 };
 
-// The walk that gives every worker about kUnitsPerWorker units. One worker alone never splits a tile. A shared prefix
-// pays only if it leaves every worker something to do: it is not used if there are hardly more units than workers.
-inline TileWalk plan_tiles(const Problem& problem) {
+inline int32_t count_units(TileWalk walk) {
+  int32_t units = 0;
+  for (Tile t; walk.next(t);) units += t.parts * walk.problem.kv_heads;
+  return units;
+}
+
+struct Plan {
+  TileWalk walk;
+  int32_t units;
+};
+
+// A plan that gives every worker about kUnitsPerWorker units. One worker alone never splits a tile. A shared prefix pays
+// only if it leaves every worker something to do: it is not used if there are hardly more units than workers.
+inline Plan plan_tiles(const Problem& problem) {
   const Step& step = *problem.step;
   int64_t total = 0;
   TileWalk every{problem};
   for (Tile t; every.next(t);) total += int64_t(t.segments) * t.rows * problem.kv_heads;
   TileWalk walk{problem};
   if (problem.workers > 1) walk.target = total / (int64_t(problem.workers) * kUnitsPerWorker) + 1;
-  if (step.num_prefixes == 0 || problem.window > 0 || problem.group * kSharedTokens > kTileRows) return walk;
-  walk.share = true;
-  int64_t units = 0;
-  TileWalk shared = walk;
-  for (Tile t; shared.next(t);) units += int64_t(t.parts) * problem.kv_heads;
-  walk.share = problem.workers == 1 || units * 2 >= int64_t(problem.workers) * 3;
-  return walk;
+  walk.share = step.num_prefixes > 0 && problem.window == 0 && problem.group * kSharedTokens <= kTileRows;
+  int32_t units = count_units(walk);
+  if (walk.share && problem.workers > 1 && units * 2 < problem.workers * 3) {
+    walk.share = false;
+    units = count_units(walk);
+  }
+  return {walk, units};
 }
 
 }  // namespace attention_plan
