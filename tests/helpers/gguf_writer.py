@@ -143,14 +143,14 @@ _SCALES: dict[str, list[tuple[int, float]]] = {
 
 
 def random_weights(form: str, shape: tuple[int, ...], rng: np.random.Generator, deviation: float = 0.05) -> bytes:
-    """Random bits as weights of any format, with scales that make them about ``deviation`` in size."""
+    """Random bits as weights of any format, with scales of either sign that make them about ``deviation`` in size."""
     if form not in _SCALES:
         return encode(rng.standard_normal(shape, np.float32) * np.float32(deviation), form)
     block = 256 if form.endswith("_k") else 32
     size = row_bytes(form, block)
     rows = int(np.prod(shape[:-1], dtype=np.int64))
     blocks = rng.integers(0, 256, (rows * shape[-1] // block, size), dtype=np.uint8)
-    spread = rng.uniform(0.5, 1.5, len(blocks))
+    spread = rng.uniform(0.5, 1.5, len(blocks)) * rng.choice((-1.0, 1.0), len(blocks))
     for offset, factor in _SCALES[form]:
         blocks[:, offset : offset + 2] = (deviation * factor * spread).astype("<f2").view(np.uint8).reshape(-1, 2)
     return blocks.tobytes()

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.hf
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_of_a_saved_model(name: str, tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
-    pytest.importorskip("torch")
+    from safetensors.numpy import load_file
+
     from tests.hf.transformers_models import transformers_logits, transformers_model
 
     model = transformers_model(CONFIGS[name])
     model.save_pretrained(tmp_path)
     program = apply(build_program(json.loads((tmp_path / "config.json").read_text()))).with_kv_dtype("float32")
-    weights = safetensors.load_file(tmp_path / "model.safetensors")
+    weights = load_file(tmp_path / "model.safetensors")
     assert set(program.weights) == set(weights)
     assert {spec.format for spec in program.weights.values()} == {"f32"}
     tokens = tokens_for(11, 150)  # beyond every window and the llama3 rope's original context of 64
@@ -34,7 +34,6 @@ def test_logits_of_a_saved_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_served_model_gives_its_logits(name: str, tmp_path: Path) -> None:
     """The way a user's model goes: open the directory, pack, run on the native executor with the default settings."""
-    pytest.importorskip("torch")
     from forno.config import CacheConfig, EngineConfig
     from forno.loader.open import open_checkpoint
     from forno.request import Row, StepPlan

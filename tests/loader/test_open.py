@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from forno.errors import CheckpointError, ModelError
 from forno.loader.checkpoint import Checkpoint, Tensor
 from forno.loader.dequant import dequantize
 from forno.loader.open import check_tensors, open_checkpoint
-from forno.program.builder import ProgramBuilder
+from forno.models import build_program
 from forno.program.program import Program
 from tests.helpers.gguf_writer import write_tiny_gguf
 from tests.helpers.safetensors_writer import write_tiny_directory
@@ -53,21 +54,8 @@ def test_other_paths_are_named_errors(tmp_path: Path) -> None:
             open_checkpoint(path)
 
 
-def tiny_program(model: TinyModel) -> Program:
-    """A program that binds every weight of a tied llama: enough for names and shapes."""
-    p = ProgramBuilder("tiny", model.vocab_size, model.context)
-    x = p.embed("embed_tokens", model.hidden)
-    for _ in p.layers(model.layers):
-        h = p.rms_norm(x, "input_layernorm", 1e-5)
-        q = p.linear(h, "self_attn.q_proj", model.heads * model.head_dim)
-        p.linear(h, "self_attn.k_proj", model.kv_heads * model.head_dim)
-        p.linear(h, "self_attn.v_proj", model.kv_heads * model.head_dim)
-        x = p.add(x, p.linear(q, "self_attn.o_proj", model.hidden))
-        h = p.rms_norm(x, "post_attention_layernorm", 1e-5)
-        h = p.silu_mul(p.linear(h, "mlp.gate_proj", model.ffn), p.linear(h, "mlp.up_proj", model.ffn))
-        x = p.add(x, p.linear(h, "mlp.down_proj", model.hidden))
-    head = "model.embed_tokens" if model.tied else "lm_head"
-    return p.finish(p.linear(p.rms_norm(p.last_rows(x), "norm", 1e-5), head, model.vocab_size, absolute=True))
+def program_of(**changes: Any) -> Program:
+    return build_program(TinyModel(**changes).config())
 
 
 @pytest.fixture
@@ -80,25 +68,25 @@ def extended(checkpoint: Checkpoint, **tensors: Tensor) -> Checkpoint:
 
 
 def test_a_whole_checkpoint_passes(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
-    assert check_tensors(tiny_program(TinyModel()), checkpoint) == ()
+    assert check_tensors(program_of(), checkpoint) == ()
     assert not caplog.records
 
 
 def test_a_missing_tensor_is_named(checkpoint: Checkpoint) -> None:
     with pytest.raises(CheckpointError, match=r"no tensor 'lm_head.weight' of shape \(271, 64\)"):
-        check_tensors(tiny_program(TinyModel(tied=False)), checkpoint)
+        check_tensors(program_of(tied=False), checkpoint)
 
 
 def test_a_wrong_shape_is_named_with_both(checkpoint: Checkpoint) -> None:
     with pytest.raises(CheckpointError, match=r"mlp.gate_proj.weight' has the shape \(96, 64\), the model needs \(128, 64\)"):
-        check_tensors(tiny_program(TinyModel(ffn=128)), checkpoint)
+        check_tensors(program_of(ffn=128), checkpoint)
 
 
 def test_extra_tensors_are_reported_in_one_warning(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
     tensor = checkpoint.tensors["model.norm.weight"]
     extra = {f"extra.{i}": tensor for i in range(5)}
     with caplog.at_level(logging.WARNING):
-        assert check_tensors(tiny_program(TinyModel()), extended(checkpoint, **extra)) == tuple(extra)
+        assert check_tensors(program_of(), extended(checkpoint, **extra)) == tuple(extra)
     (record,) = caplog.records
     assert "5 tensors are not used by the model: extra.0, extra.1, extra.2, ..." in record.getMessage()
 
@@ -108,5 +96,5 @@ def test_known_constants_and_the_copy_of_a_tied_head_are_silent(
 ) -> None:
     tensor = checkpoint.tensors["model.norm.weight"]
     names = ("model.layers.0.self_attn.rotary_emb.inv_freq", "rope_freqs.weight", "lm_head.weight")
-    assert check_tensors(tiny_program(TinyModel()), extended(checkpoint, **dict.fromkeys(names, tensor))) == ()
+    assert check_tensors(program_of(), extended(checkpoint, **dict.fromkeys(names, tensor))) == ()
     assert not caplog.records

@@ -12,9 +12,8 @@ from forno.models import build_program
 from forno.program.passes import apply
 from forno.program.program import Program
 from forno.request import Request, Row, SamplingParams, StepPlan, StepResult
+from forno.runner.reference import ReferenceRunner
 from tests.helpers.models import BLOCK_SIZE, CONFIGS, logits_of, tiny_weights, tokens_for
-
-reference = pytest.importorskip("forno.runner.reference")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def program() -> Program:
 
 @pytest.fixture
 def runner(program: Program) -> Any:
-    return reference.ReferenceRunner(program, tiny_weights(program), 16, BLOCK_SIZE)
+    return ReferenceRunner(program, tiny_weights(program), 16, BLOCK_SIZE)
 
 
 def request(prompt: list[int], **sampling: Any) -> Request:
@@ -125,7 +124,7 @@ def test_a_broken_constraint_fails_its_own_row(runner: Any, mask: int) -> None:
 def test_nan_logits_fail_their_own_rows(program: Program) -> None:
     weights = tiny_weights(program)
     weights["model.embed_tokens.weight"][7] = np.nan
-    runner = reference.ReferenceRunner(program, weights, 4, BLOCK_SIZE)
+    runner = ReferenceRunner(program, weights, 4, BLOCK_SIZE)
     bad, good = runner.admit(request([7])), runner.admit(request([3]))
     result = runner.run(StepPlan((Row(bad, 0, 1, (0,), True), Row(good, 0, 1, (1,), True))))
     assert isinstance(result.errors[0], NumericsError)
