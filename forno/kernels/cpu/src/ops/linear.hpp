@@ -38,7 +38,7 @@ struct Unit {
 struct LinearPlan {
   int32_t row_begin, row_end;
   int32_t row_blocks, block_rows;
-  int32_t column_parts;             // 1: whole panels, 2: halves
+  int32_t whole;                    // panels computed whole; the rest are cut in halves
   int32_t panels[kMaxParts];
   int32_t units;
 };
@@ -51,14 +51,15 @@ LinearPlan plan_linear(const LinearArgs& args, int32_t rows, int32_t workers) {
   int32_t panels = 0;
   for (int32_t i = 0; i < args.num_parts; ++i) panels += plan.panels[i] = args.parts[i].weight->panels;
   int32_t blocks = (count + kRowBlock - 1) / kRowBlock;
-  // Few units make one worker wait for another: 9 panels on 2 workers are 5 to 4, 18 halves are 9 to 9.
-  const int32_t wanted = workers == 1 ? 1 : 8 * workers;
-  plan.column_parts = panels * blocks < wanted && !args.silu_mul ? 2 : 1;
-  while (panels * plan.column_parts * blocks < wanted && count / (blocks + 1) >= kMinRowBlock) ++blocks;
+  // Few units make one worker wait for another: 9 panels on 2 workers are 5 to 4, 8 panels and 2 halves are even. Only the
+  // last panels are cut, since whole ones are read faster.
+  plan.whole = panels * blocks < 8 * workers && workers > 1 && !args.silu_mul ? (panels - 1) / workers * workers : panels;
+  const int32_t columns = 2 * panels - plan.whole, wanted = workers == 1 ? 1 : 4 * workers;
+  while (columns * blocks < wanted && count / (blocks + 1) >= kMinRowBlock) ++blocks;
   const int32_t per_block = blocks ? (count + blocks - 1) / blocks : 0;
   plan.block_rows = (per_block + kTileRows - 1) / kTileRows * kTileRows;
   plan.row_blocks = plan.block_rows ? (count + plan.block_rows - 1) / plan.block_rows : 0;
-  plan.units = panels * plan.column_parts * plan.row_blocks;
+  plan.units = columns * plan.row_blocks;
   return plan;
 }
 
@@ -67,9 +68,10 @@ Unit unit_of(const LinearArgs& args, const LinearPlan& plan, int32_t index) {
   u.row0 = plan.row_begin + index % plan.row_blocks * plan.block_rows;
   u.row1 = u.row0 + plan.block_rows < plan.row_end ? u.row0 + plan.block_rows : plan.row_end;
   index /= plan.row_blocks;
-  u.columns = kPanel / plan.column_parts;
-  u.column = index % plan.column_parts * u.columns;
-  index /= plan.column_parts;
+  const int32_t half = index - plan.whole;
+  u.columns = half < 0 ? kPanel : kPanel / 2;
+  u.column = half < 0 ? 0 : half % 2 * u.columns;
+  if (half >= 0) index = plan.whole + half / 2;
   int32_t part = 0;
   while (index >= plan.panels[part]) index -= plan.panels[part++];
   u.part = &args.parts[part];
@@ -99,12 +101,9 @@ struct Scratch {
   uint8_t* expanded;   // one slice
 };
 
-// With two or three tiles per unit, time is about even between memory and products: then every tile fetches a part of the
-// next unit's weights. With fewer a tile fetches ahead of itself; with more that is short against the unit.
-bool spreads_fetching(const Unit& u) {
-  const int32_t tiles = (u.row1 - u.row0 + kTileRows - 1) / kTileRows;
-  return tiles == 2 || tiles == 3;
-}
+// With several tiles per unit each of them fetches a part of the next unit's weights, so that memory works all the time;
+// a single one fetches ahead of itself.
+bool spreads_fetching(const Unit& u) { return u.row1 - u.row0 > kTileRows; }
 
 // Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice each
 // tile is finished while its sums are in L1.
@@ -150,6 +149,7 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   tile.sum_offset = w.k / kGroup * 4;
   for (int32_t b = 0; b < blocks; b += kSliceBlocks) {
     tile.count = blocks - b < kSliceBlocks ? blocks - b : kSliceBlocks;
+    tile.first = b == 0;
     tile.x = args.x.data + b * kBlock;
     tile.x_scale = args.x.data + w.k + b * 4;
     tile.weights = panel + L::header(b);  // equals the block's own offset where there are no headers
@@ -176,6 +176,7 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   TileArgs tile = tile_args(args, u);
   for (int32_t k = 0; k < w.k; k += kSliceWeights) {
     tile.count = w.k - k < kSliceWeights ? w.k - k : kSliceWeights;
+    tile.first = k == 0;
     tile.x = args.x.data + int64_t(k) * kXBytes;
     tile.weights = u.weights() + int64_t(k) * kPanel * kWeightBytes;
     run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, k + tile.count == w.k);
@@ -184,7 +185,6 @@ void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
 
 template <int V>
 void run_unit(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
-  std::memset(scratch.sums, 0, size_t(u.row1 - u.row0) * kPanel * sizeof(float));
   const Format format = u.part->weight->format;
   if (format == Format::F32) return run_floats<Format::F32, V>(args, u, scratch);
   if (format == Format::F16) return run_floats<Format::F16, V>(args, u, scratch);

@@ -37,6 +37,7 @@ struct TileArgs {
   const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
   int32_t next_column;
   Range ahead;           // of that, a part to fetch meanwhile, instead
+  bool first;            // slice: sums start at zero
   float* sums;           // [R][64]
 };
 using TileFn = void (*)(const TileArgs&);
@@ -117,7 +118,7 @@ void tile_blocks(const TileArgs& args) {
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m)
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) total[m][j] = vload(args.sums + m * kPanel + c + j * kLanes);
+      for (int j = 0; j < V; ++j) total[m][j] = args.first ? vf{} : vload(args.sums + m * kPanel + c + j * kLanes);
     for (int32_t b = 0; b < args.count; ++b, q += kBlock, block += C::kBlockBytes) {
       if (C::kHeaderBytes && b % kSuperBlocks == 0) {
         header = block;
@@ -201,7 +202,7 @@ void tile_floats(const TileArgs& args) {
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m)
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) acc[m][j] = vload(args.sums + m * kPanel + c + j * kLanes);
+      for (int j = 0; j < V; ++j) acc[m][j] = args.first ? vf{} : vload(args.sums + m * kPanel + c + j * kLanes);
     const uint8_t* w = args.weights + c * kLaneBytes;
     const char* x = args.x;
     uint32_t values[R];
