@@ -28,6 +28,10 @@ from forno.server.serving import Serving
 
 log = logging.getLogger("forno.server")
 
+SWITCH_SECONDS = 0.0005
+"""How long a thread may hold the interpreter while another wants it. At Python's 5 ms the engine's thread, back from a step
+of a few milliseconds, would wait as long again for the event loop's."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
@@ -49,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         serving, built = open_serving(engine_config_of(args), config)
         app = build_app(serving, keys)
+        sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: never scan it again
 
