@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from forno.engine.stream import Stream
 from forno.errors import RequestError
 from forno.request import RequestOutput, TokenLogprobs
 from forno.server import convert, usage, wire
 from forno.server.limits import App
 from forno.server.respond import DONE, ChunkTemplate, Deferred, Events, json
+from forno.server.run import Run
 from forno.server.serving import Serving
 from forno.text import ToolCallParser, tool_constraint, tool_form
 from forno.text.tools import ToolCallDelta, ToolForm, describe_tools, supports_tools
@@ -36,7 +36,7 @@ async def chat(serving: Serving, body: wire.ChatRequest, size: int) -> App:
     requests = convert.engine_requests(serving, body, id, prompt, sampling, constraint)
     most_calls = 1 if body.parallel_tool_calls is False else MAX_CALLS
     choices = [Choice(_parser(body, tools, form), most_calls) for _ in requests]
-    run = Run(serving, body, id, choices, serving.engine.submit_batch(requests))
+    run = ChatRun(serving, body, id, choices, serving.engine.submit_batch(requests))
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
 
 
@@ -135,39 +135,25 @@ class Choice:
         return "tool_calls" if reason == "stop" and self.parser is not None and self.parser.called else reason
 
 
-class Run:
-    """One request in flight."""
-
-    def __init__(
-        self,
-        serving: Serving,
-        body: wire.ChatRequest,
-        id: str,
-        choices: list[Choice],
-        stream: Stream[tuple[int, RequestOutput]],
-    ) -> None:
-        self.serving, self.body, self.id, self.choices, self.stream = serving, body, id, choices, stream
-        self.created = convert.now()
+class ChatRun(Run[wire.ChatRequest, Choice]):
+    """One conversation's answers in flight."""
 
     async def whole(self) -> App:
         """Collect everything into one response."""
         async with self.stream:
             async for index, output in self.stream:
-                convert.raise_error(output)
-                choice = self.choices[index]
-                choice.arrived = self.serving.metrics.token(choice.arrived)
+                choice = self.arrived(index, output)
                 content, calls = choice.take(output)
                 choice.text.append(content)
                 choice.logprobs += output.logprobs
                 _join(choice.calls, calls)
-        done = [c.last for c in self.choices if c.last is not None]
         response = wire.ChatCompletion(
             id=self.id,
             created=self.created,
             model=self.serving.model,
             choices=[self._choice(i, c) for i, c in enumerate(self.choices)],
-            usage=usage.usage(done, len(done)),
-            timings=usage.timings(o.times for o in done),
+            usage=self.usage(),
+            timings=self.timings(),
             **self._prompt_logprobs(),
         )
         return json(response)
@@ -177,10 +163,8 @@ class Run:
         template = ChunkTemplate("chat.completion.chunk", self.id, self.created, self.serving.model)
         async with self.stream:
             async for index, output in self.stream:
-                convert.raise_error(output)
-                choice = self.choices[index]
+                choice = self.arrived(index, output)
                 first = choice.last is None
-                choice.arrived = self.serving.metrics.token(choice.arrived)
                 content, calls = choice.take(output)
                 head = template.choice(_role(index), self._prompt_logprobs() if index == 0 else {}) if first else b""
                 if calls or output.logprobs or output.finish_reason is not None:
@@ -189,10 +173,7 @@ class Run:
                     yield head + template.content(index, content)
                 elif head:
                     yield head
-        done = [c.last for c in self.choices if c.last is not None]
-        if self.body.stream_options and self.body.stream_options.include_usage:
-            yield template.tail(usage.usage(done, len(done)), usage.timings(o.times for o in done))
-        yield DONE
+        yield self.tail(template) + DONE
 
     def _prompt_logprobs(self) -> dict[str, Any]:
         """The response's field, if it was asked for: all choices have the same prompt."""

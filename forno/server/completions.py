@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from forno.engine.stream import Stream
 from forno.errors import RequestError
 from forno.request import RequestOutput, SamplingParams, TokenLogprobs
 from forno.server import convert, usage, wire
 from forno.server.limits import App
 from forno.server.respond import DONE, ChunkTemplate, Deferred, Events, json
+from forno.server.run import Run
 from forno.server.serving import Serving
 
 
@@ -53,7 +53,7 @@ async def completions(serving: Serving, body: wire.CompletionRequest, size: int)
         requests += children
         choices += [Choice(prompt) for _ in children]
     stream = serving.engine.submit_batch(requests)
-    run = Run(serving, body, id, choices, stream)
+    run = CompletionRun(serving, body, id, choices, stream)
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
 
 
@@ -98,34 +98,21 @@ def _sampling(serving: Serving, body: wire.CompletionRequest, wanted: int) -> Sa
     return convert.sampling_params(serving, body, wanted, body.logprobs)
 
 
-class Run:
-    """One request in flight."""
-
-    def __init__(
-        self,
-        serving: Serving,
-        body: wire.CompletionRequest,
-        id: str,
-        choices: list[Choice],
-        stream: Stream[tuple[int, RequestOutput]],
-    ) -> None:
-        self.serving, self.body, self.id, self.choices, self.stream = serving, body, id, choices, stream
-        self.created = convert.now()
+class CompletionRun(Run[wire.CompletionRequest, Choice]):
+    """One request's texts in flight."""
 
     async def whole(self) -> App:
         """Collect everything into one response."""
         async with self.stream:
             async for index, output in self.stream:
-                convert.raise_error(output)
-                self._take(self.choices[index], output)
-        done = self._last_outputs()
+                self._take(self.arrived(index, output), output)
         response = wire.Completion(
             id=self.id,
             created=self.created,
             model=self.serving.model,
             choices=[self._choice(i, c) for i, c in enumerate(self.choices)],
-            usage=usage.usage(done, self.body.n or 1),
-            timings=usage.timings(o.times for o in done),
+            usage=self.usage(),
+            timings=self.timings(),
         )
         return json(response)
 
@@ -134,21 +121,16 @@ class Run:
         template = ChunkTemplate("text_completion", self.id, self.created, self.serving.model)
         async with self.stream:
             async for index, output in self.stream:
-                convert.raise_error(output)
-                choice = self.choices[index]
+                choice = self.arrived(index, output)
                 first = choice.last is None
                 self._take(choice, output)
                 if first or choice.logprobs or output.finish_reason is not None:
                     yield template.choice(self._delta(index, choice, output, first))
                 elif output.text:
                     yield template.text(index, output.text)
-        done = self._last_outputs()
-        if self.body.stream_options and self.body.stream_options.include_usage:
-            yield template.tail(usage.usage(done, self.body.n or 1), usage.timings(o.times for o in done))
-        yield DONE
+        yield self.tail(template) + DONE
 
     def _take(self, choice: Choice, output: RequestOutput) -> None:
-        choice.arrived = self.serving.metrics.token(choice.arrived)
         choice.text.append(output.text)
         if choice.last is None:  # the first output has the whole prompt's
             choice.prompt_logprobs = output.prompt_logprobs
@@ -192,6 +174,3 @@ class Run:
         if self.body.prompt_logprobs is None:
             return msgspec.UNSET
         return usage.prompt_logprobs(self.serving.tokenizer, choice.prompt_logprobs)
-
-    def _last_outputs(self) -> list[RequestOutput]:
-        return [c.last for c in self.choices if c.last is not None]
