@@ -118,6 +118,7 @@ class EngineMetrics:
         make = self.family
         yield make.counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
         yield make.counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
+        yield make.counter("prefix_cache_evictions", "Cached blocks that were overwritten.", stats.evictions)
         yield make.counter("num_preemptions", "Requests preempted for want of KV blocks.", stats.preemptions)
         yield make.counter("prompt_tokens", "Prompt tokens of scheduled requests.", stats.prompt_tokens)
         yield make.counter("prompt_tokens_cached", "Of those, tokens found in the cache.", stats.cached_tokens)

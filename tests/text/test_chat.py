@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
-import text_fixtures as fixtures
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forno.errors import ConfigError, RequestError, TemplateError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
 from forno.text.chat import CHATML, ChatTemplate, load_chat_template, read_template
+from tests.text import text_fixtures as fixtures
 
 USER = [{"role": "user", "content": "Hi"}]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import text_fixtures as fixtures
 
 from forno.errors import ConstraintError
 from forno.text.constraints import MAX_CHOICES, ConstraintCompiler
 from forno.text.spec import ConstraintSpec
 from forno.text.tools import HERMES, LLAMA3, ToolCallParser, tool_constraint
+from tests.text import text_fixtures as fixtures
 
 
 @pytest.fixture(scope="module")

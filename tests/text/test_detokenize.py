@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import text_fixtures as fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forno.text.detokenize import IncrementalDetokenizer
+from tests.text import text_fixtures as fixtures
 
 TOKENIZERS = {"byte-level": fixtures.smollm2, "sentencepiece": fixtures.sentencepiece}
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import text_fixtures as fixtures
 from tokenizers import pre_tokenizers
 
 from forno.text.pieces import _byte_level_piece, _sentencepiece_piece, read_pieces
+from tests.text import text_fixtures as fixtures
 
 
 def test_every_byte_has_its_character():

@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-import text_fixtures as fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -14,6 +13,7 @@ from forno.errors import CheckpointError, RequestError, UnsupportedError
 from forno.loader.checkpoint import Checkpoint, TokenizerSource
 from forno.text.pretokenize import FAMILIES
 from forno.text.tokenizer import load_tokenizer
+from tests.text import text_fixtures as fixtures
 
 GOLDEN = fixtures.golden("smollm2")
 PIECES = fixtures.golden("sentencepiece")
