@@ -69,7 +69,8 @@ def shared_prefix(args: argparse.Namespace, batch: int, documents: int, shared: 
     timed = (args.isa, args.threads, kv, spans, q, HEADS, DIM**-0.5, 2 * layers)
     apart, once = (min(ops.time_attention(*timed, on) for _ in range(3)) * 1e6 for on in (False, True))
     print(
-        f"decode  B={batch:<3} {shared} tokens of {documents} documents, {own} own: {apart:.0f} us per layer, shared {once:.0f} us"
+        f"decode  B={batch:<3} {shared} tokens of {documents} documents, {own} own: "
+        f"{apart:.0f} us per layer, shared {once:.0f} us"
     )
     return {"apart_us": round(apart, 1), "shared_us": round(once, 1)}
 
