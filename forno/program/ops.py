@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Base: what every op can be asked."""
+    """Base: what every op can be asked. Most read one value ``x`` and write one value ``out``."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        return (self.x,)  # type: ignore[attr-defined]
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -91,10 +91,6 @@ class RmsNorm(Op):
     group: int = 0
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
-
-    @property
     def weight_names(self) -> tuple[str, ...]:
         return (self.weight,)
 
@@ -116,10 +112,6 @@ class Quantize(Op):
 
     out: str
     x: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +160,6 @@ class Split(Op):
     x: str
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
-
-    @property
     def outputs(self) -> tuple[str, ...]:
         return self.outs
 
@@ -204,10 +192,6 @@ class Rope(Op):
     head_dim: int
     rope: str
     """Key in ``Program.ropes``."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
 
     def cost(self, program: Program, shape: StepShape) -> Cost:
         return Cost(fp32=3 * _elements(program, (self.out,), shape), activation_bytes=_activation_bytes(self, program, shape))
@@ -253,10 +237,6 @@ class QkvPrepare(Op):
     q_norm: str | None = None
     k_norm: str | None = None
     eps: float = 0.0
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -341,10 +321,6 @@ class GatherRows(Op):
     out: str
     x: str
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
-
     def cost(self, program: Program, shape: StepShape) -> Cost:
         return Cost(activation_bytes=2 * shape.outputs * program.values[self.out].bytes_per_row)
 
@@ -372,10 +348,6 @@ class SampleHead(Op):
     x: str
     weight: str
     bias: str | None = None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.x,)
 
     @property
     def weight_names(self) -> tuple[str, ...]:
