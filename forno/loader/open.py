@@ -12,7 +12,7 @@ from forno.loader.gguf_names import open_gguf
 from forno.loader.huggingface import open_directory
 from forno.program.program import Program
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _IGNORABLE = (".rotary_emb.inv_freq", "rope_freqs.weight")
 """Constants that some files store and every program computes."""
@@ -61,7 +61,7 @@ def check_tensors(program: Program, checkpoint: Checkpoint) -> tuple[str, ...]:
     extra = tuple(name for name in checkpoint.tensors if name not in program.weights and not _ignorable(name, checkpoint))
     if extra:
         sample = ", ".join(extra[:3]) + (", ..." if len(extra) > 3 else "")
-        _log.warning("%s: %d tensors are not used by the model: %s", checkpoint.name, len(extra), sample)
+        log.warning("%s: %d tensors are not used by the model: %s", checkpoint.name, len(extra), sample)
     return extra
 
 
