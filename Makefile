@@ -25,9 +25,6 @@ $(VENV)/.installed: pyproject.toml CMakeLists.txt $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[test]"
 	@touch $@
 
-$(BIN)/cmake: | $(VENV)/.installed
-	@$(BIN)/python -m pip install -q cmake
-
 build: $(VENV)/.installed ## Make .venv and build the native module
 
 serve: build ## Serve MODEL on PORT (more flags in ARGS)
@@ -66,7 +63,7 @@ types: build ## Check types with mypy
 # The native tests once more, against a build with address and undefined-behaviour sanitizers.
 # libstdc++ comes with it: the sanitizer must find the real __cxa_throw when Python starts, before our module loads.
 ASAN = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)
-sanitize: build $(BIN)/cmake ## Run the native tests under sanitizers
+sanitize: build ## Run the native tests under sanitizers
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFORNO_SANITIZE=ON \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
 	$(BIN)/cmake --build build/sanitize
@@ -77,10 +74,10 @@ sanitize: build $(BIN)/cmake ## Run the native tests under sanitizers
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
 
-bench-llamacpp: build $(BIN)/cmake ## Compare with llama.cpp built natively (10 minutes; the first time builds it)
+bench-llamacpp: build ## Compare with llama.cpp built natively (10 minutes; the first time builds it)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
 
-bench-accuracy: build $(BIN)/cmake ## Compare perplexity and KL against fp32 with llama.cpp's
+bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
 
 bench-kernels: build ## Measure single kernels against their ceilings
