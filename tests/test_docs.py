@@ -117,7 +117,8 @@ def test_passes() -> None:
     assert [name for name in named if name in default_passes()] == list(default_passes())
 
 
-def test_every_model_with_a_short_name_is_in_the_notice() -> None:
+def test_every_model_with_a_short_name_is_in_the_notice_and_in_help() -> None:
     lines = {line.split()[0]: line for line in text_of("NOTICE").splitlines() if line.strip()}
     for name, model in BUILTIN_MODELS.items():
         assert model.license.split()[0] in lines[name]
+        assert name in "".join(help_of("pull").split())

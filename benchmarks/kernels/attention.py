@@ -51,6 +51,30 @@ def decode(args: argparse.Namespace, batch: int, context: int) -> dict[str, floa
     return {"ceiling_gb_s": round(ceiling, 1), "gb_s": round(rate, 1), "us": round(seconds * 1e6, 1)}
 
 
+def shared_prefix(args: argparse.Namespace, batch: int, documents: int, shared: int = 1280, own: int = 64) -> dict[str, float]:
+    """Decoding sequences of which each begins with one of some documents: reading those once against once per sequence."""
+    pages, tail = shared // BLOCK, own // BLOCK
+    layers = min(args.layers, 10)
+    kv = ops.PagedKv(KV_HEADS, DIM, DIM, BLOCK, documents * pages + batch * tail, args.kv, layers)
+    ids = np.random.default_rng(0).permutation(documents * pages + batch * tail)
+    heads, tails = ids[: documents * pages].reshape(documents, pages), ids[documents * pages :].reshape(batch, tail)
+    tables = [[*heads[i % documents].tolist(), *tails[i].tolist()] for i in range(batch)]
+    k, v = np.random.default_rng(1).standard_normal((2, shared + own, KV_HEADS * DIM), dtype=np.float32)
+    for layer in range(layers):
+        for i, table in enumerate(tables):
+            start = 0 if i < documents else shared
+            ops.kv_write(args.isa, 1, kv, [(start, shared + own - start, table)], k[start:], v[start:], layer)
+    q = np.random.default_rng(2).standard_normal((batch, HEADS * DIM), dtype=np.float32)
+    spans = [(shared + own - 1, 1, t) for t in tables]
+    timed = (args.isa, args.threads, kv, spans, q, HEADS, DIM**-0.5, 2 * layers)
+    apart, once = (min(ops.time_attention(*timed, on) for _ in range(3)) * 1e6 for on in (False, True))
+    print(
+        f"decode  B={batch:<3} {shared} tokens of {documents} documents, {own} own: "
+        f"{apart:.0f} us per layer, shared {once:.0f} us"
+    )
+    return {"apart_us": round(apart, 1), "shared_us": round(once, 1)}
+
+
 def prefill(args: argparse.Namespace, start: int, tokens: int) -> dict[str, float]:
     kv, (table,) = filled(1, start + tokens, args.kv, 1, args.isa)
     q = np.random.default_rng(1).standard_normal((tokens, HEADS * DIM), dtype=np.float32)
@@ -70,8 +94,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=30)
     args = parser.parse_args()
     report: dict[str, Any] = {"benchmark": "attention", **vars(args)}
-    for batch in (1, 8, 64):
-        report[f"decode_{batch}"] = decode(args, batch, 512)
+    for batch, context in ((1, 160), (8, 160), (32, 160), (64, 160), (32, 512)):
+        report[f"decode_{batch}_{context}"] = decode(args, batch, context)
+    for documents in (1, 4):
+        report[f"shared_prefix_{documents}"] = shared_prefix(args, 32, documents)
     for start in (0, 3584):
         report[f"prefill_512_after_{start}"] = prefill(args, start, 512)
     print(json.dumps(report))

@@ -15,7 +15,7 @@ from functools import partial
 
 from forno.engine.engine import Engine
 from forno.engine.stats import EngineStats, FinishedRequest, StepSample
-from forno.engine.stream import Stream, children
+from forno.engine.stream import Stream
 from forno.errors import DrainingError, EngineError, FornoError, RequestError
 from forno.request import FinishReason, Request, RequestOutput
 
@@ -82,12 +82,11 @@ class AsyncEngine:
         """
         return self._submit([request], _output_only)
 
-    def submit_many(self, request: Request, n: int) -> Stream[tuple[int, RequestOutput]]:
-        """Start ``n`` answers to one prompt, which they share; yields (choice index, output). Raises as ``submit``."""
-        return self.submit_batch(children(request, n))
-
     def submit_batch(self, requests: Sequence[Request]) -> Stream[tuple[int, RequestOutput]]:
-        """Start several requests, all or none; yields (index in ``requests``, output). Raises as ``submit``."""
+        """Start several requests, all or none; yields (index in ``requests``, output). Raises as ``submit``.
+
+        ``stream.children`` makes the requests for several answers to one prompt.
+        """
         return self._submit(requests, _with_index)
 
     def abort(self, id: str) -> None:

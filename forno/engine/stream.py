@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from forno.request import Request, RequestOutput
+from forno.request import Request, RequestOutput, TokenConstraint
 
 T = TypeVar("T")
 
@@ -85,18 +85,20 @@ class Stream(AsyncIterator[T], Generic[T]):
         self.cancel()
 
 
-def children(request: Request, n: int) -> list[Request]:
-    """``n`` requests for ``n`` answers to one prompt. They share the prompt's blocks; child ``i`` has seed ``seed + i``."""
-    if n == 1:
-        return [request]
-    assert request.constraint is None, "a constraint has state: give each child its own"
+def children(request: Request, n: int, constraint: Callable[[], TokenConstraint] | None = None) -> list[Request]:
+    """``n`` requests for ``n`` answers to one prompt. They share the prompt's blocks; child ``i`` has seed ``seed + i``.
+
+    ``constraint`` makes one for each child: it has state.
+    """
+    assert request.constraint is None, "children cannot share a constraint"
     seed = request.sampling.seed
     return [
         replace(
             request,
-            id=f"{request.id}-{i}",
-            group=request.group or request.id,
-            sampling=request.sampling if seed is None else replace(request.sampling, seed=seed + i),
+            id=f"{request.id}-{i}" if n > 1 else request.id,
+            group=request.id if n > 1 else "",
+            sampling=request.sampling if seed is None or i == 0 else replace(request.sampling, seed=seed + i),
+            constraint=None if constraint is None else constraint(),
         )
         for i in range(n)
     ]

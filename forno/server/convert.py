@@ -6,11 +6,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 
+from forno.engine.stream import children
 from forno.errors import DrainingError, PromptTooLongError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams, TokenConstraint
 from forno.server import wire
@@ -152,22 +152,17 @@ def engine_requests(
     """One engine request per choice. Choices share the prompt's cache blocks; choice ``i`` has seed ``seed + i``."""
     now = serving.engine.clock()
     seconds = body.deadline or serving.config.request_timeout or None
-    count = body.n or 1
-    return [
-        Request(
-            id=id if count == 1 else f"{id}-{i}",
-            prompt=tuple(prompt),
-            sampling=sampling if i == 0 or sampling.seed is None else replace(sampling, seed=sampling.seed + i),
-            arrival=now,
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
-            group=id if count > 1 else "",
-            deadline=None if seconds is None else now + seconds,
-            constraint=None if constraint is None else constraint(),
-            eos_token_ids=serving.tokenizer.eos_token_ids,
-        )
-        for i in range(count)
-    ]
+    request = Request(
+        id=id,
+        prompt=tuple(prompt),
+        sampling=sampling,
+        arrival=now,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        deadline=None if seconds is None else now + seconds,
+        eos_token_ids=serving.tokenizer.eos_token_ids,
+    )
+    return children(request, body.n or 1, constraint)
 
 
 def new_id(prefix: str, body: wire.Sampling) -> str:

@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 from forno.config import DEFAULT_MODEL
-from forno.loader.sources import resolve
+from forno.loader.sources import BUILTIN_MODELS, resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "model", nargs="?", default=DEFAULT_MODEL, help="hf:owner/name[:file] or a built-in name (default: %(default)s)."
-    )
+    names = ", ".join(BUILTIN_MODELS)
+    text = f"hf:owner/name[:file] or a built-in name: {names} (default: %(default)s)."
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=text)
     parser.add_argument("--verify", action="store_true", help="Hash what is there already, and fetch damaged files again.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from forno.engine.stream import children
 from forno.errors import DrainingError, EngineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams, StepPlan
 from tests.helpers.fake_runner import FakeRunner, some_tokens, unbatched
@@ -97,7 +98,7 @@ async def test_abort_ends_the_stream(start) -> None:
 async def test_choices_share_the_prompt_and_come_as_one_stream(start) -> None:
     engine = start()
     seen: dict[int, list[RequestOutput]] = {}
-    async for index, output in engine.submit_many(request("a", 40, seed=7), 3):
+    async for index, output in engine.submit_batch(children(request("a", 40, seed=7), 3)):
         seen.setdefault(index, []).append(output)
     assert sorted(seen) == [0, 1, 2]
     expected = unbatched(request("a", 40))[0]
