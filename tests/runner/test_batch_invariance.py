@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forno import _native
+from forno.cache import KvCache
+from forno.config import SchedulerConfig
 from forno.request import Row, StepPlan
 from forno.runner.cpu import CpuRunner
+from forno.scheduler import Scheduler
 from tests.helpers.models import tokens_for
 from tests.helpers.runners import BLOCK, MAX_ROWS, Model, request
 
@@ -137,13 +140,50 @@ def test_bits_do_not_depend_on_company_chunks_hits_preemption_or_threads(kind: s
         shared.release(sequence.slot)
 
 
+@pytest.mark.parametrize("isa", _native.available_isas())
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_do_not_depend_on_a_copied_part_of_a_block(kind: str, isa: str) -> None:
+    """As scheduled: the copy's source goes on differently, once full and once as its request left it unfinished."""
+    common = tokens_for(5, 13)
+    asked = [*SHARED, *common, *tokens_for(6, 20)]
+    for other in ([*SHARED, *common, *tokens_for(7, 40)], [*SHARED, *common, *tokens_for(8, 3)]):
+        bits, starts = scheduled(runner(kind, isa, 2), [asked, other, asked], caching=False)
+        assert starts == [0, 0, 0]
+        hit_bits, starts = scheduled(runner(kind, isa, 2), [other, asked], caching=True)
+        assert starts == [0, BLOCK + len(common)]
+        assert hit_bits[1] == bits[0] == bits[2]
+
+
+def scheduled(runner: CpuRunner, prompts: list[list[int]], caching: bool) -> tuple[list[list[bytes]], list[int]]:
+    """One request after the other through a scheduler: the logits of each one's steps, and where its first row began."""
+    config = SchedulerConfig(max_num_batched_tokens=MAX_ROWS)
+    scheduler = Scheduler(config, KvCache(runner.num_blocks, BLOCK, caching), runner.max_model_len)
+    bits: list[list[bytes]] = []
+    starts: list[int] = []
+    for prompt in prompts:
+        wanted = request(prompt, max_tokens=GENERATED)
+        slot = runner.admit(wanted)
+        scheduler.add(wanted, slot)
+        bits.append([])
+        while scheduler.has_work:
+            plan = scheduler.schedule()
+            if not bits[-1]:
+                starts.append(plan.rows[0].start)
+            scheduler.commit(plan, runner.run(plan))
+            bits[-1].append(runner.executor.logits().tobytes())
+        runner.release(slot)
+    return bits, starts
+
+
 def hit_prefix(rng: np.random.Generator, sequences: dict[int, Sequence]) -> tuple[tuple[int, int], ...]:
-    """Sometimes let a request that has not begun take the shared block from its neighbour: in place, or as a copy."""
+    """Sometimes let a request that has not begun take the shared block from its neighbour: in place, or a copy, of which
+    only the first tokens may be of use."""
     for taker, owner in ((1, 2), (2, 1)):
         ready = sequences[owner].position >= BLOCK and sequences[taker].position == 0 and not sequences[taker].is_done
         if ready and rng.random() < 0.7:
             sequences[taker].position = BLOCK
             if rng.random() < 0.5:
+                sequences[taker].position = int(rng.integers(1, BLOCK + 1))
                 return ((sequences[owner].blocks[0], sequences[taker].blocks[0]),)
             sequences[taker].blocks = (sequences[owner].blocks[0], *sequences[taker].blocks[1:])
     return ()
