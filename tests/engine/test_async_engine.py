@@ -27,14 +27,16 @@ def ids(outputs: list[RequestOutput]) -> tuple[int, ...]:
 
 
 class Gate:
-    """Holds the engine's thread inside a step until the test lets it go."""
+    """Holds the engine's thread inside a step, after ``free`` steps, until the test lets it go."""
 
-    def __init__(self) -> None:
-        self.entered, self.leave = threading.Event(), threading.Event()
+    def __init__(self, free: int = 0) -> None:
+        self.entered, self.leave, self.free = threading.Event(), threading.Event(), free
 
     def __call__(self, plan: StepPlan) -> None:
-        self.entered.set()
-        assert self.leave.wait(20)
+        self.free -= 1
+        if self.free < 0:
+            self.entered.set()
+            assert self.leave.wait(20)
 
 
 async def test_sixty_four_streams_each_get_their_own_tokens(start) -> None:
@@ -77,20 +79,24 @@ async def test_a_cancelled_consumer_aborts_its_request(start) -> None:
 
 
 async def test_leaving_the_stream_aborts_it(start) -> None:
-    engine = start()
+    gate = Gate(free=1)
+    engine = start(FakeRunner(num_blocks=256, on_run=gate))
     async with engine.submit(request("a", max_tokens=500)) as stream:
         async for _ in stream:
             break
+    gate.leave.set()
     await engine.drain(20)
     assert engine.stats().finished["abort"] == 1
 
 
 async def test_abort_ends_the_stream(start) -> None:
-    engine = start()
+    gate = Gate(free=1)
+    engine = start(FakeRunner(num_blocks=256, on_run=gate))
     stream = engine.submit(request("a", max_tokens=900))
     await anext(stream)
     engine.abort("a")
     engine.abort("unknown")
+    gate.leave.set()
     outputs = await read(stream)
     assert outputs[-1].finish_reason is FinishReason.ABORT
 
@@ -197,8 +203,10 @@ async def test_stopping_ends_open_streams_with_an_error(start) -> None:
     engine = start(FakeRunner(num_blocks=256, on_run=gate))
     stream = engine.submit(request("a", max_tokens=900))
     await asyncio.to_thread(gate.entered.wait, 20)
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)  # the order to stop is given before the step may end
     gate.leave.set()
-    await engine.stop()
+    await stopping
     outputs = await read(stream)
     assert isinstance(outputs[-1].error, EngineError)
     engine.engine.abort("a")

@@ -100,7 +100,7 @@ def test_an_unknown_flag_is_refused_with_the_nearest(model: Path) -> None:
 
 def test_a_reader_that_leaves_is_no_traceback(model: Path) -> None:
     process = subprocess.Popen(
-        command(model, "hello"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        command(model, "hello", "--temperature", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     assert process.stdout is not None
     process.stdout.read(1)
@@ -112,7 +112,7 @@ def test_a_reader_that_leaves_is_no_traceback(model: Path) -> None:
 
 def test_ctrl_c_stops_the_answer(model: Path) -> None:
     process = subprocess.Popen(
-        command(model, "hello"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        command(model, "hello", "--temperature", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     assert process.stdout is not None
     process.stdout.read(1)
