@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -133,6 +134,14 @@ def _until(terminal: IO[bytes], *texts: str) -> None:
         seen = seen.split(text.encode(), 1)[1]
 
 
+def _interrupt(terminal: IO[bytes], process: subprocess.Popen[bytes]) -> None:
+    """Press Ctrl-C until it is answered: readline sees one that comes just before it waits only with the next, as any shell's."""
+    answered = False
+    while not answered:
+        process.send_signal(signal.SIGINT)
+        answered = bool(select.select([terminal], [], [], 1.0)[0])
+
+
 def test_a_chat_in_a_terminal(model: Path) -> None:
     main, child = pty.openpty()
     options = ("--max-tokens", "16000", "--temperature", "0", "--stats")
@@ -149,7 +158,7 @@ def test_a_chat_in_a_terminal(model: Path) -> None:
         _until(terminal, "> ")
         terminal.write(b"/nonsense\n")
         _until(terminal, "/clear forgets", "> ")
-        process.send_signal(signal.SIGINT)  # while it waits for a line
+        _interrupt(terminal, process)  # while it waits for a line
         _until(terminal, "Ctrl-D leaves", "> ")
         terminal.write(b"/exit\n")
         assert process.wait(timeout=30) == 0
