@@ -105,7 +105,8 @@ def ready_line(serving: Serving, built: Built, listener: socket.socket, total: f
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.phases)
-    body = json.dumps({"model": serving.model, "messages": [{"role": "user", "content": "Hello!"}]})
+    # A small model may ramble until its context is full, and the first answer should take seconds.
+    body = json.dumps({"model": serving.model, "max_tokens": 100, "messages": [{"role": "user", "content": "Hello!"}]})
     return (
         f"forno is ready: {url} serves {serving.model} on {built.runner.threads} threads ({built.runner.isa}), "
         f"started in {total:.2f} s ({phases})\n"

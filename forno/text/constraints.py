@@ -161,7 +161,14 @@ class _Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConstraintError(f"the constraint failed: {self._matcher.get_error()[:500]}")
+            raise ConstraintError(f"the constraint failed: {_plain(self._matcher.get_error())}")
+
+
+def _plain(error: str) -> str:
+    """llguidance's error without its internal marks."""
+    if "NoExtensionBias" in error:
+        return "no text fits it"
+    return error.replace("<non-verbose/>", "").strip()[:500]
 
 
 def _words(vocab_size: int) -> int:

@@ -43,6 +43,7 @@ def test_the_line_to_paste_works_and_a_signal_ends_it(model_path: Path) -> None:
         assert words[:2] == ["curl", f"{url}/v1/chat/completions"]
         body = json.loads(words[words.index("-d") + 1])
         assert body["model"] == "it's mine"
+        assert body["max_tokens"] <= 100  # it comes back in seconds, however long the model would go on
         headers = dict([words[words.index("-H") + 1].split(": ")])
         assert httpx.post(words[1], content=json.dumps(body | {"max_tokens": 2}), headers=headers).status_code == 200
         process.send_signal(signal.SIGTERM)
