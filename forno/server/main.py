@@ -24,6 +24,7 @@ from forno.options import add_options, from_args
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.limits import App, load_keys
+from forno.server.protocol import BoundedProtocol
 from forno.server.serving import Serving
 
 log = logging.getLogger("forno.server")
@@ -122,7 +123,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=BoundedProtocol,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
