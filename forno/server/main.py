@@ -96,7 +96,7 @@ def _bind(config: ServerConfig) -> socket.socket:
         listener.bind((config.host, config.port))
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or str(error).removeprefix("bind(): ").rstrip(".")
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}; choose another --port or --host") from error
     return listener
 

@@ -74,7 +74,7 @@ def test_what_is_refused_at_once(model_path: Path, capsys: pytest.CaptureFixture
         port = str(taken.getsockname()[1])
         for options, message in (
             (["--port", port], f"cannot listen on 127.0.0.1:{port}"),
-            (["--port", "99999"], "cannot listen"),
+            (["--port", "99999"], "cannot listen on 127.0.0.1:99999: port must be 0-65535; choose another --port"),
             (["--api-key", ","], "holds no key"),
             (["--api-key-file", str(tmp_path / "none")], "--api-key-file"),
             (["--model", "other"], "two models"),
