@@ -22,6 +22,7 @@ SOURCES := $(wildcard forno/kernels/cpu/src/*.* forno/kernels/cpu/src/*/*.*)
 
 $(VENV)/.installed: pyproject.toml CMakeLists.txt $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install -q --group build
+	@echo "Building the native kernels: a few minutes the first time"
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[test]"
 	@touch $@
 

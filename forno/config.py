@@ -6,6 +6,7 @@ A config is never changed after construction: derive a new one with ``dataclasse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -20,12 +21,14 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help, **metadata})
 
 
-def _check_choices(config: Any) -> None:
-    """Raise ``ConfigError`` for a field whose value is not among its ``choices``."""
+def _check_values(config: Any) -> None:
+    """Raise ``ConfigError`` for a value that is not among its field's ``choices``, or a fraction that is no amount."""
     for spec in fields(config):
         choices, value = spec.metadata.get("choices"), getattr(config, spec.name)
         if choices is not None and value not in choices:
             raise ConfigError(f"--{spec.name.replace('_', '-')} must be one of {', '.join(choices)}, got {value!r}")
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"--{spec.name.replace('_', '-')} must be a finite number, at least 0, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class ModelConfig:
     chat_template: str = option("", "A file with a Jinja chat template, instead of the model's own.")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_values(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class CpuConfig:
     disable_passes: str = option("", "Comma-separated fusion passes to leave out, for measurement (see `forno program`).")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_values(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class CacheConfig:
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_values(self)
         if self.block_size < 32 or self.block_size % 32:
             raise ConfigError(f"--block-size must be a multiple of 32, got {self.block_size}")
 
@@ -102,7 +105,7 @@ class SchedulerConfig:
     max_num_queued_tokens: int = option(0, "Waiting prompt tokens before new requests are refused; 0: no limit.")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_values(self)
         if self.prefill_per_decode < 0:
             raise ConfigError(f"--prefill-per-decode must be at least 0, got {self.prefill_per_decode}")
         if self.max_num_seqs < 1:
@@ -128,7 +131,7 @@ class ServerConfig:
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_values(self)
 
 
 @dataclass(frozen=True, slots=True)

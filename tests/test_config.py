@@ -23,6 +23,16 @@ def test_choices_hold_outside_the_command_line_too(config: Any, name: str, choic
         config(**{name: "other"})
 
 
+AMOUNTS = [(config, f.name) for config in CONFIGS for f in fields(config) if isinstance(f.default, float)]
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(("config", "name"), AMOUNTS)
+def test_amounts_are_finite_and_not_negative(config: Any, name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{flag(name)} must be a finite number, at least 0, got {value}"):
+        config(**{name: value})
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_field_has_a_default_and_a_help_text(config: Any) -> None:
     config()

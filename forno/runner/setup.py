@@ -86,8 +86,8 @@ def choose_limits(program: Program, config: EngineConfig, threads: int, isa: str
     per_block = block_bytes(program, cache.block_size)
     needed = -(-longest // cache.block_size)
     num_blocks = cache.num_blocks_override
-    if num_blocks < 0 or cache.kv_cache_memory < 0:
-        raise ConfigError("--num-blocks-override and --kv-cache-memory must not be negative")
+    if num_blocks < 0:
+        raise ConfigError(f"--num-blocks-override must not be negative, got {num_blocks}")
     if num_blocks == 0:
         memory = cache.kv_cache_memory * GIB or min(cpuinfo.memory()[1] * AUTO_KV_SHARE, AUTO_KV_LIMIT)
         num_blocks = min(int(memory // per_block), needed * scheduler.max_num_seqs + 1)

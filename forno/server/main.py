@@ -24,6 +24,7 @@ from forno.options import add_options, from_args
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.limits import App, load_keys
+from forno.server.protocol import BoundedProtocol
 from forno.server.serving import Serving
 
 log = logging.getLogger("forno.server")
@@ -95,7 +96,7 @@ def _bind(config: ServerConfig) -> socket.socket:
         listener.bind((config.host, config.port))
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or str(error).removeprefix("bind(): ").rstrip(".")
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}; choose another --port or --host") from error
     return listener
 
@@ -105,7 +106,8 @@ def ready_line(serving: Serving, built: Built, listener: socket.socket, total: f
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.phases)
-    body = json.dumps({"model": serving.model, "messages": [{"role": "user", "content": "Hello!"}]})
+    # A small model may ramble until its context is full, and the first answer should take seconds.
+    body = json.dumps({"model": serving.model, "max_tokens": 100, "messages": [{"role": "user", "content": "Hello!"}]})
     return (
         f"forno is ready: {url} serves {serving.model} on {built.runner.threads} threads ({built.runner.isa}), "
         f"started in {total:.2f} s ({phases})\n"
@@ -121,7 +123,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=BoundedProtocol,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -98,7 +98,7 @@ class Sampling(In, kw_only=True):
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    priority: Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)] | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
     request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     deadline: Annotated[float, Meta(gt=0, le=86400)] | None = None

@@ -48,7 +48,7 @@ Factory = Callable[[], TokenConstraint]
 class ConstraintCompiler:
     """Compiles specs for one tokenizer and keeps the last ones. Safe to share between threads."""
 
-    def __init__(self, tokenizer: Tokenizer, cache_size: int = 64) -> None:
+    def __init__(self, tokenizer: Tokenizer, cache_size: int = 32) -> None:
         self._tokenizer = tokenizer
         self._cache_size = cache_size
         self._cache: OrderedDict[str, Factory] = OrderedDict()
@@ -74,7 +74,9 @@ class ConstraintCompiler:
         from llguidance import LLMatcher, LLParserLimits
 
         grammar = _GRAMMARS[spec.kind](spec.value)
-        limits = LLParserLimits(initial_lexer_fuel=500_000, max_grammar_size=200_000, verbose_errors=False)
+        # The fuel bounds memory, about 18 MB for the worst grammar, and every cached one keeps its own: nested counts
+        # in a regex, each a little different, would fill the machine. Long texts and 2,000 choices need 50,000.
+        limits = LLParserLimits(initial_lexer_fuel=100_000, max_grammar_size=200_000, verbose_errors=False)
         _, problems = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
         if problems:
             raise ConstraintError(f"the {spec.kind} constraint cannot be enforced: {'; '.join(problems)[:500]}")
@@ -161,7 +163,14 @@ class _Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConstraintError(f"the constraint failed: {self._matcher.get_error()[:500]}")
+            raise ConstraintError(f"the constraint failed: {_plain(self._matcher.get_error())}")
+
+
+def _plain(error: str) -> str:
+    """llguidance's error without its internal marks."""
+    if "NoExtensionBias" in error:
+        return "no text fits it"
+    return error.replace("<non-verbose/>", "").strip()[:500]
 
 
 def _words(vocab_size: int) -> int:

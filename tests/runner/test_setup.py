@@ -101,7 +101,7 @@ def test_weights_that_do_not_divide_into_groups_cannot_be_quantized(tmp_path: Pa
         ({"model": ModelConfig(max_model_len=-1)}, "--max-model-len"),
         ({"model": ModelConfig(max_model_len=512), "cache": CacheConfig(num_blocks_override=15)}, "holds 480 tokens"),
         ({"cache": CacheConfig(kv_cache_memory=1e-9)}, "holds 0 tokens"),
-        ({"cache": CacheConfig(kv_cache_memory=-1.0)}, "--kv-cache-memory"),
+        ({"cache": CacheConfig(num_blocks_override=-1)}, "--num-blocks-override must not be negative, got -1"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_named(checkpoint: Checkpoint, changes: dict[str, Any], message: str) -> None:

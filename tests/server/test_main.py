@@ -43,6 +43,7 @@ def test_the_line_to_paste_works_and_a_signal_ends_it(model_path: Path) -> None:
         assert words[:2] == ["curl", f"{url}/v1/chat/completions"]
         body = json.loads(words[words.index("-d") + 1])
         assert body["model"] == "it's mine"
+        assert body["max_tokens"] <= 100  # it comes back in seconds, however long the model would go on
         headers = dict([words[words.index("-H") + 1].split(": ")])
         assert httpx.post(words[1], content=json.dumps(body | {"max_tokens": 2}), headers=headers).status_code == 200
         process.send_signal(signal.SIGTERM)
@@ -73,7 +74,7 @@ def test_what_is_refused_at_once(model_path: Path, capsys: pytest.CaptureFixture
         port = str(taken.getsockname()[1])
         for options, message in (
             (["--port", port], f"cannot listen on 127.0.0.1:{port}"),
-            (["--port", "99999"], "cannot listen"),
+            (["--port", "99999"], "cannot listen on 127.0.0.1:99999: port must be 0-65535; choose another --port"),
             (["--api-key", ","], "holds no key"),
             (["--api-key-file", str(tmp_path / "none")], "--api-key-file"),
             (["--model", "other"], "two models"),

@@ -33,6 +33,8 @@ def test_token_ids_are_bounded_by_the_vocabulary(server: Running) -> None:
     schemas = server.http.get("/openapi.json").json()["components"]["schemas"]
     tokens = schemas["DetokenizeRequest"]["properties"]["tokens"]["items"]
     assert (tokens["minimum"], tokens["exclusiveMaximum"]) == (0, server.serving.tokenizer.vocab_size)
+    priority = schemas["ChatRequest"]["properties"]["priority"]["anyOf"][0]  # not a token, whatever its bounds
+    assert (priority["minimum"], priority["maximum"]) == (-(1 << 31), (1 << 31) - 1)
 
 
 def test_the_page_lists_everything_and_loads_nothing(server: Running) -> None:

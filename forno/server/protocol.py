@@ -1,0 +1,32 @@
+"""HTTP/1.1 as uvicorn reads it, with a limit on what comes before a body. It knows no route and no engine."""
+
+from __future__ import annotations
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 512 << 10
+"""Of a request line and its headers; several reads of a socket, so that what follows in the same read cannot exceed it."""
+_COMPLETE = -1
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Refuses a request whose head does not end: the parser would keep all of it in memory."""
+
+    _head = 0
+    """Bytes received of a head that is not complete yet, or ``_COMPLETE``."""
+
+    def on_message_begin(self) -> None:
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head = _COMPLETE
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        before = self._head
+        super().data_received(data)
+        if before != _COMPLETE and self._head == before:
+            self._head += len(data)
+            if self._head > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The request's headers exceed {MAX_HEAD_BYTES} bytes.")
