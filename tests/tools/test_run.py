@@ -135,7 +135,7 @@ def _until(terminal: IO[bytes], *texts: str) -> None:
 
 
 def _interrupt(terminal: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    """Press Ctrl-C until it is answered: readline sees one that comes just before it waits only with the next, as any shell's."""
+    """Press Ctrl-C until it is answered: readline sees one that comes just before it waits only with the next."""
     answered = False
     while not answered:
         process.send_signal(signal.SIGINT)
