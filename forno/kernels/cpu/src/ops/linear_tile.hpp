@@ -228,33 +228,31 @@ void tile_floats(const TileArgs& args) {
   }
 }
 
-// The tile functions of one codec or float format by number of rows; V limits the vectors, for half panels.
+// One of the tile functions of a codec or float format, by number of rows.
+template <class Tiles>
+TileFn tile_of(int rows) {
+#if defined(FORNO_AVX512)
+  static constexpr TileFn table[] = {Tiles::template tile<1>, Tiles::template tile<2>, Tiles::template tile<3>,
+                                     Tiles::template tile<4>, Tiles::template tile<5>, Tiles::template tile<6>};
+#else
+  static constexpr TileFn table[] = {Tiles::template tile<1>, Tiles::template tile<2>, Tiles::template tile<3>, Tiles::template tile<4>};
+#endif
+  return table[rows - 1];
+}
+
+// The tile functions of one codec or float format; V limits the vectors, for half panels.
 template <class C, int V>
 struct BlockTiles {
   template <int R>
   static constexpr TileFn tile = tile_blocks<C, R, (block_vectors(R, C::kParts) < V ? block_vectors(R, C::kParts) : V)>;
-  static TileFn of(int rows) {
-#if defined(FORNO_AVX512)
-    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
-#else
-    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>};
-#endif
-    return table[rows - 1];
-  }
+  static TileFn of(int rows) { return tile_of<BlockTiles>(rows); }
 };
 
 template <Format F, int V>
 struct FloatTiles {
   template <int R>
   static constexpr TileFn tile = tile_floats<F, R, V>;
-  static TileFn of(int rows) {
-#if defined(FORNO_AVX512)
-    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
-#else
-    static constexpr TileFn table[] = {tile<1>, tile<2>, tile<3>, tile<4>};
-#endif
-    return table[rows - 1];
-  }
+  static TileFn of(int rows) { return tile_of<FloatTiles>(rows); }
 };
 
 }  // namespace
