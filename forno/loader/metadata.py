@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from forno import _native
 from forno.errors import CheckpointError
 
 U32 = struct.Struct("<I")
@@ -194,31 +195,15 @@ def _strings(cursor: Cursor, key: str) -> _Lazy:
     cursor.strings += count
     if cursor.strings > _MAX_STRINGS:
         raise cursor.fail("the metadata hold too many strings")
-    start, view, unpack = cursor.pos, cursor.view, U64.unpack_from
-    pos = start
+    start, view = cursor.pos, cursor.view
     try:
-        for _ in range(count):  # the hot loop of opening a file: strings can only be skipped one by one
-            pos += 8 + unpack(view, pos)[0]
-    except (struct.error, OverflowError):
+        end = _native.skip_strings(view, start, count)
+    except ValueError:
         raise cursor.fail(f"a string of {key} ends outside the file") from None
-    if pos > len(view) or pos - start > _MAX_ARRAY_BYTES:
-        raise cursor.fail(f"the strings of {key} end outside the file")
-    cursor.pos = pos
-    return _Lazy(lambda: _split(bytes(view[start:pos]), count))
-
-
-def _split(blob: bytes, count: int) -> list[str | bytes]:
-    """The strings in ``blob``, whose lengths have been checked."""
-    result: list[str | bytes] = []
-    pos, unpack = 0, U64.unpack_from
-    for _ in range(count):
-        begin = pos + 8
-        pos = begin + unpack(blob, pos)[0]
-        try:
-            result.append(blob[begin:pos].decode())
-        except UnicodeDecodeError:
-            result.append(blob[begin:pos])
-    return result
+    if end - start > _MAX_ARRAY_BYTES:
+        raise cursor.fail(f"the strings of {key} take more than {_MAX_ARRAY_BYTES} bytes")
+    cursor.pos = end
+    return _Lazy(lambda: _native.read_strings(view, start, count))
 
 
 def _decode(raw: bytes) -> str | bytes:

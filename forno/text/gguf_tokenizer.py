@@ -31,8 +31,9 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-def build(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that ``metadata`` (full key names) describes, special tokens and BOS/EOS rule included.
+def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer that ``metadata`` (full key names) describes, special tokens and BOS/EOS rule included, and the text of
+    each id.
 
     Raises ``CheckpointError`` if the metadata contradicts itself, ``UnsupportedError`` for other kinds of tokenizer.
     """
@@ -41,7 +42,8 @@ def build(metadata: Mapping[str, Any]) -> Tokenizer:
     if not isinstance(kind, str) or kind not in builders:
         raise UnsupportedError(f"the file's tokenizer is {kind!r}; supported: {', '.join(builders)}")
     try:
-        return builders[kind](_Vocabulary(metadata), metadata)
+        vocabulary = _Vocabulary(metadata)
+        return builders[kind](vocabulary, metadata), vocabulary.texts
     except (CheckpointError, UnsupportedError):
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for whatever it finds inconsistent
@@ -81,7 +83,7 @@ class _Vocabulary:
 
 def _byte_level(vocabulary: _Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
     rules = family(metadata.get(_KEY + "pre", "default"))
-    merges = [_merge(text) for text in _array(metadata, "merges", (str, bytes))]
+    merges = _merges(_array(metadata, "merges", (str, bytes)))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=rules.ignore_merges))
     if (normalizer := rules.normalizer()) is not None:
         tokenizer.normalizer = normalizer
@@ -152,7 +154,7 @@ def surround_with(tokenizer: Tokenizer, bos: tuple[str, int] | None, eos: tuple[
 
 def _array(metadata: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], length: int | None = None) -> list[Any]:
     values = metadata.get(_KEY + name)
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)) or not all(isinstance(v, kinds) for v in values):
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)) or not _hold(values, kinds):
         raise CheckpointError(f"{_KEY}{name} is missing or not an array of the right type")
     if length is not None and len(values) != length:
         raise CheckpointError(f"{_KEY}{name} has {len(values)} entries, but there are {length} tokens")
@@ -161,15 +163,28 @@ def _array(metadata: Mapping[str, Any], name: str, kinds: type | tuple[type, ...
     return list(values)
 
 
+def _hold(values: Sequence[Any], kinds: type | tuple[type, ...]) -> bool:
+    return all(issubclass(kind, kinds) for kind in set(map(type, values)))
+
+
+def _texts(raw: Sequence[str | bytes]) -> list[str]:
+    """All of ``raw`` as valid Unicode. Broken UTF-8 and lone surrogates become U+FFFD: such a token keeps its id and can
+    never be produced by text."""
+    try:
+        "".join(raw).encode()  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):  # bytes, or a surrogate, among them
+        return [_text(text) for text in raw]
+    return list(raw)  # type: ignore[arg-type]
+
+
 def _text(raw: str | bytes) -> str:
-    """Broken UTF-8 and lone surrogates become U+FFFD: such a token keeps its id and can never be produced by text."""
     if isinstance(raw, bytes):
         return raw.decode("utf-8", "replace")
     return raw.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _unique(raw: Sequence[str | bytes]) -> list[str]:
-    texts = [text if isinstance(text, str) and text.isascii() else _text(text) for text in raw]
+    texts = _texts(raw)
     if len(set(texts)) == len(texts) and all(texts):
         return texts
     seen: set[str] = set()
@@ -182,8 +197,10 @@ def _unique(raw: Sequence[str | bytes]) -> list[str]:
     return texts
 
 
-def _merge(raw: str | bytes) -> tuple[str, str]:
-    left, space, right = _text(raw).partition(" ")
-    if not (left and space and right):
-        raise CheckpointError(f"{_KEY}merges holds {raw!r}, which is not two tokens with a space between them")
-    return left, right
+def _merges(raw: Sequence[str | bytes]) -> list[tuple[str, str]]:
+    """Each entry is two tokens with a space between them."""
+    pairs: list[Any] = [tuple(text.split(" ", 1)) for text in _texts(raw)]
+    if not all(map(all, pairs)) or not {2}.issuperset(map(len, pairs)):
+        wrong = next(index for index, pair in enumerate(pairs) if len(pair) < 2 or not all(pair))
+        raise CheckpointError(f"{_KEY}merges holds {raw[wrong]!r}, which is not two tokens with a space between them")
+    return pairs

@@ -43,12 +43,13 @@ class SpecialIds:
 class Tokenizer:
     """Ids index the model's vocabulary; texts are str. Raises ``RequestError`` for what a client can get wrong."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, special: SpecialIds) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, special: SpecialIds, texts: Sequence[str] | None = None) -> None:
+        """``texts`` by id, where they are at hand."""
         backend.no_padding()
         backend.no_truncation()
         self._backend = backend
         self.special = special
-        self.pieces: Pieces = read_pieces(backend)
+        self.pieces: Pieces = read_pieces(backend, texts)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -140,9 +141,9 @@ class Tokenizer:
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """The checkpoint's tokenizer. Raises ``CheckpointError`` if its files are broken or contradict each other,
     ``UnsupportedError`` if it is of a kind we do not implement."""
-    source = checkpoint.tokenizer
+    source, texts = checkpoint.tokenizer, None
     if source.gguf is not None:
-        backend = gguf_tokenizer.build(source.gguf)
+        backend, texts = gguf_tokenizer.build(source.gguf)
         special = _gguf_special(backend, source.gguf)
     elif source.json_path is not None:
         backend = _from_json(source.json_path)
@@ -152,7 +153,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
         raise CheckpointError(f"{checkpoint.name} has no tokenizer: no tokenizer.json beside the weights, no GGUF metadata")
     declared = _declared_eos(checkpoint, backend.get_vocab_size(with_added_tokens=True))
     eos = tuple(dict.fromkeys([*special.eos, *declared]))
-    return Tokenizer(backend, SpecialIds(special.bos, eos, special.pad, special.unk))
+    return Tokenizer(backend, SpecialIds(special.bos, eos, special.pad, special.unk), texts)
 
 
 def _from_json(path: str) -> tokenizers.Tokenizer:

@@ -156,7 +156,7 @@ BAD_FILES = {
         header(0, 1, key("k", ARRAY, struct.pack("<IQQQ", STRING, 2, LIMIT - 1, 0) + bytes(64))),
         "k ends outside the file",
     ),
-    "last string": (header(0, 1, key("k", ARRAY, struct.pack("<IQQ", STRING, 1, 1 << 62))), "end outside the file"),
+    "last string": (header(0, 1, key("k", ARRAY, struct.pack("<IQQ", STRING, 1, 1 << 62))), "ends outside the file"),
     "deep arrays": (header(0, 1, key("k", ARRAY, struct.pack("<IQ", ARRAY, 1) * 100)), "nests too many arrays"),
     "no alignment": (pack_gguf({"general.alignment": 0}), "general.alignment is 0"),
     "odd alignment": (pack_gguf({"general.alignment": 24}), "not a power of two"),

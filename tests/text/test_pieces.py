@@ -2,19 +2,21 @@ from __future__ import annotations
 
 from tokenizers import pre_tokenizers
 
-from forno.text.pieces import _byte_level_piece, _sentencepiece_piece, read_pieces
+from forno.text.pieces import _byte_level_pieces, _sentencepiece_piece, read_pieces
 from tests.text import text_fixtures as fixtures
 
 
 def test_every_byte_has_its_character():
     for byte in range(256):
         (piece,) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(chr(byte))
-        assert _byte_level_piece(piece[0]) == chr(byte).encode()
+        assert _byte_level_pieces([piece[0]]) == [chr(byte).encode()]
 
 
 def test_text_outside_the_byte_alphabet_stands_for_itself():
-    for text in ("two words", "\u00ad", "\x80", "한"):
-        assert _byte_level_piece(text) == text.encode()
+    strange = ["two words", "\u00ad", "\x80", "한", "\u0144"]
+    texts = ["", *strange, "", "Ġa", "b"]
+    assert _byte_level_pieces(texts) == [b"", *[text.encode() for text in strange], b"", b" a", b"b"]
+    assert _byte_level_pieces([]) == []
 
 
 def test_sentencepiece_bytes_and_spaces():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,8 +19,6 @@ from forno.program.program import Program
 
 PANEL = 64
 """Outputs side by side in a packed matrix."""
-PANELS_PER_JOB = 64
-"""Panels that one packing job fills: a whole matrix of a small model, a fraction of a vocabulary."""
 
 
 class StoredTensor(Protocol):
@@ -73,7 +70,7 @@ class PackedWeights:
 
 
 def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads: int) -> PackedWeights:
-    """Pack every weight of ``program``, held in the format that the program names.
+    """Pack every weight of ``program``, held in the format that the program names. Other Python threads run meanwhile.
 
     Raises ``CheckpointError`` for a weight that is missing or does not fit.
     """
@@ -86,11 +83,14 @@ def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads:
     keys = _matrices(program)
     try:
         memory = _native.WeightMemory(sum(_native.packed_bytes(*_shape(program, key)) for key in keys))
+        matrices = {key: _native.PackedMatrix(*_shape(program, key), memory) for key in keys}
     except ValueError as error:
         raise CheckpointError(f"cannot pack the weights: {error}") from error
-    with ThreadPoolExecutor(threads, thread_name_prefix="forno-pack") as pool:
-        jobs = [_start(program, key, [tensors[n] for n in key], memory, pool) for key in keys]
-        matrices = {job.key: job.finish() for job in jobs}
+    # One call for all: a job per Python thread would wait for the interpreter, which a start keeps busy, between jobs.
+    jobs = [_job(program.weights[key[0]].format, key, matrix, [tensors[n] for n in key]) for key, matrix in matrices.items()]
+    failure = _native.pack_all(jobs, threads)
+    if failure is not None:
+        raise CheckpointError(f"cannot pack {' and '.join(keys[failure[0]])}: {failure[1]}")
     return PackedWeights(matrices, vectors)
 
 
@@ -127,66 +127,20 @@ def _shape(program: Program, key: tuple[str, ...]) -> tuple[str, int, int, bool]
     return program.weights[key[0]].format, rows * len(key), columns, len(key) > 1
 
 
-def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], memory: Any, pool: ThreadPoolExecutor) -> _Job:
-    """Lay out one matrix in ``memory`` and hand out the work of filling it."""
-    target, given = program.weights[key[0]].format, sources[0].format
+def _job(target: str, key: tuple[str, ...], matrix: Any, sources: list[StoredTensor]) -> tuple[Any, ...]:
+    """What ``_native.pack_all`` takes for one matrix."""
+    given, order = sources[0].format, sources[0].row_order
     if any(s.format != given for s in sources):
         raise CheckpointError(f"{' and '.join(key)} are one matrix but are held in different formats")
-    matrix = _native.PackedMatrix(*_shape(program, key), memory)
-    source_format = "" if given == target else given
-    if len(key) == 1:
-        data, order = sources[0].data, sources[0].row_order
-
-        def fill(first: int, last: int) -> None:
-            matrix.pack(data, source_format, order, first, last)
-    else:
-        if any(s.row_order is not None for s in sources):
-            raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
-        gate, up = (s.data for s in sources)
-
-        def fill(first: int, last: int) -> None:
-            matrix.pack_gate_up(gate, up, source_format, first, last)
-
-    edges = range(0, matrix.panels, PANELS_PER_JOB)
-    parts = [pool.submit(fill, first, min(first + PANELS_PER_JOB, matrix.panels)) for first in edges]
-    return _Job(key, matrix, sources, parts)
+    if len(key) > 1 and any(s.row_order is not None for s in sources):
+        raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
+    mapped = all(is_mapped(s.data) for s in sources)
+    return matrix, [s.data for s in sources], "" if given == target else given, order, mapped
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A matrix being filled."""
-
-    key: tuple[str, ...]
-    matrix: Any
-    sources: list[StoredTensor]
-    parts: list[Future[None]]
-
-    def finish(self) -> Any:
-        """Wait until the matrix is full, and give its source pages back."""
-        try:
-            for part in self.parts:
-                part.result()
-        except ValueError as error:
-            raise CheckpointError(f"cannot pack {' and '.join(self.key)}: {error}") from error
-        for source in self.sources:
-            give_back(source.data)
-        return self.matrix
-
-
-def give_back(data: np.ndarray) -> None:
-    """Drop the pages of a mapped file that lie wholly within ``data`` from this process; other arrays are left alone.
-
-    The pages stay in the system's page cache, so reading ``data`` again is correct and cheap.
-    """
+def is_mapped(data: np.ndarray) -> bool:
+    """Whether ``data`` lies in a mapped file, so that its pages can be dropped and read again."""
     owner: Any = data
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    if not isinstance(owner, mmap.mmap):
-        return
-    start = data.ctypes.data - np.frombuffer(owner, np.uint8, 1).ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
-        owner.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return isinstance(owner.obj if isinstance(owner, memoryview) else owner, mmap.mmap)

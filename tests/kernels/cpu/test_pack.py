@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forno.errors import CheckpointError
-from forno.kernels.cpu.pack import PackedWeights, as_vector, give_back, pack_weights
+from forno.kernels.cpu.pack import PackedWeights, as_vector, is_mapped, pack_weights
 from forno.loader.dequant import dequantize
 from forno.loader.files import map_file
 from tests.helpers.runners import Model, stored
@@ -83,18 +83,24 @@ def test_bad_tensors_are_named() -> None:
         pack_weights(model.program, {**model.tensors, gate: short}, 2)
 
 
-def test_pages_given_back_read_the_same_again(tmp_path: Path) -> None:
+def test_mapped_sources_leave_no_pages_behind_and_others_keep_theirs(tmp_path: Path) -> None:
+    """Read again, both kinds of source hold what they held."""
+    model = Model.tiny("llama", "bf16")
+    name = "model.layers.0.mlp.down_proj.weight"
+    held = model.tensors[name]
     path = tmp_path / "weights"
-    path.write_bytes(bytes(range(256)) * 64)
-    mapped = map_file(path)
-    part = mapped[100:9000]
-    before = part.copy()
-    give_back(part)
-    assert (part == before).all()
+    path.write_bytes(b"x" * 100 + held.data.tobytes() + b"y" * 8192)
+    mapped = replace(held, data=map_file(path)[100 : 100 + held.data.size])
+    before = {n: t.data.copy() for n, t in model.tensors.items()}
+    packed = pack_weights(model.program, {**model.tensors, name: mapped}, 2)
+    assert (packed.matrix(name).dequantize() == dequantize(held)).all()
+    assert (mapped.data == before[name]).all()
+    assert all((t.data == before[n]).all() for n, t in model.tensors.items())
 
 
-def test_memory_that_is_no_file_is_left_alone() -> None:
-    data = np.ones(1 << 16, np.uint8)
-    give_back(data[:])
-    give_back(np.frombuffer(b"x" * 9000, np.uint8))
-    assert data.all()
+def test_only_mapped_files_are_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * 9000)
+    assert is_mapped(map_file(path)[100:].view(np.uint16))
+    assert not is_mapped(np.ones(9000, np.uint8)[1:])
+    assert not is_mapped(np.frombuffer(b"x" * 9000, np.uint8))

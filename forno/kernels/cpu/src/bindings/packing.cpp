@@ -1,0 +1,54 @@
+// All matrices of a model packed in one call.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../pack_jobs.hpp"
+#include "bindings.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace forno {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Given = std::tuple<PackedMatrix*, std::vector<Bytes>, std::string, std::optional<Order>, bool>;
+
+PackJob job_of(const Given& given) {
+  const auto& [matrix, arrays, format, order, mapped] = given;
+  PackJob job{matrix, {}, mapped};
+  for (const Bytes& data : arrays)
+    job.sources.push_back({data.data(), data.size(), format.empty() ? matrix->format : format_of(format.c_str()),
+                           order ? order->data() : nullptr, order ? order->size() : 0});
+  return job;
+}
+
+std::optional<std::tuple<int64_t, std::string>> pack_given(const std::vector<Given>& given, int32_t threads) {
+  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be between 1 and 1024, got " + std::to_string(threads));
+  std::vector<PackJob> jobs;
+  for (const Given& each : given) jobs.push_back(job_of(each));
+  nb::gil_scoped_release release;
+  PackFailure failure = pack_all(jobs, threads);
+  if (failure.job < 0) return std::nullopt;
+  return std::make_tuple(failure.job, std::move(failure.message));
+}
+
+}  // namespace
+
+void bind_packing(nb::module_& m) {
+  m.def("pack_all", &pack_given, "jobs"_a, "threads"_a,
+        "Fill matrices on several threads; the GIL is released. A job is (matrix, sources, source_format, row_order, mapped): one\n"
+        "source, or gate and up, as PackedMatrix.pack takes them; `mapped`: the sources are whole mapped files' pages, dropped from\n"
+        "this process once read. Returns None, or the (index, message) of a job whose source does not fit.");
+}
+
+}  // namespace forno
