@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,28 +34,42 @@ class Built:
     tokenizer: Tokenizer
     checkpoint: Checkpoint
     phases: tuple[tuple[str, float], ...]
-    """What the start spent its time on: names and seconds, in order."""
+    """What the start spent its time on: names and seconds, in the order they ended. Some ran at the same time."""
     name: str
     """See ``served_name``."""
 
 
-def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
-    """Load the model and make an engine for it. Raises ``ModelError`` or ``ConfigError``."""
-    phases = PhaseClock()
-    with phases.phase("resolve"):
+class Loading:
+    """A model on its way into memory: opened here, packed by native threads while Python does something else."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Raises ``ModelError``; what else goes wrong is raised by ``finish``."""
         from forno.loader.open import open_checkpoint
         from forno.loader.sources import resolve
         from forno.runner.cpu import CpuRunner
+
+        self.config, self.phases = config, PhaseClock()
+        with self.phases.phase("open"):
+            self.checkpoint = open_checkpoint(resolve(config.model.model))
+        worker = ThreadPoolExecutor(1, thread_name_prefix="forno-load")
+        self._runner = worker.submit(CpuRunner.from_checkpoint, self.checkpoint, config, self.phases)
+        worker.shutdown(wait=False)
+
+    def finish(self, clock: Callable[[], float] = time.monotonic) -> Built:
+        """An engine for the model, once it is packed. Raises ``ModelError`` or ``ConfigError``."""
         from forno.text import load_tokenizer
 
-        path = resolve(config.model.model)
-    with phases.phase("open"):
-        checkpoint = open_checkpoint(path)
-    with phases.phase("tokenizer"):
-        tokenizer = load_tokenizer(checkpoint)
-    runner = CpuRunner.from_checkpoint(checkpoint, config, phases)
-    engine = assemble(runner, tokenizer, config, clock)
-    return Built(engine, runner, tokenizer, checkpoint, tuple(phases.phases), served_name(config.model, checkpoint))
+        with self.phases.phase("tokenizer"):
+            tokenizer = load_tokenizer(self.checkpoint)
+        runner = self._runner.result()
+        engine = assemble(runner, tokenizer, self.config, clock)
+        name = served_name(self.config.model, self.checkpoint)
+        return Built(engine, runner, tokenizer, self.checkpoint, tuple(self.phases.phases), name)
+
+
+def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
+    """Load the model and make an engine for it. Raises ``ModelError`` or ``ConfigError``."""
+    return Loading(config).finish(clock)
 
 
 def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:

@@ -16,9 +16,14 @@ from forno.text import ConstraintCompiler, load_chat_template, read_template
 def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, Built]:
     """Build everything; the engine's thread is not started yet. Raises ``ModelError`` or ``ConfigError``."""
     built = build_engine(config)
+    return serving_of(built, config, server), built
+
+
+def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serving:
+    """The text side and the metrics around an engine. Raises ``ConfigError`` for a chat template that cannot be read."""
     engine = AsyncEngine(built.engine)
     template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
-    serving = Serving(
+    return Serving(
         engine=engine,
         tokenizer=built.tokenizer,
         template=template,
@@ -30,4 +35,3 @@ def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, B
         sampling_defaults=sampling_defaults(built.checkpoint.generation_config),
         scheduling_policy=config.scheduler.scheduling_policy,
     )
-    return serving, built

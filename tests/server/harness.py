@@ -20,7 +20,8 @@ from forno import env
 from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
 from forno.server.app import build_app
 from forno.server.build import open_serving
-from forno.server.main import Server, _bind
+from forno.server.main import _bind
+from forno.server.serve import Server
 from forno.server.serving import Serving
 
 CONTEXT = 16384
