@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -59,14 +60,16 @@ ENDPOINTS = (
 
 def build_app(serving: Serving, keys: tuple[bytes, ...] = ()) -> App:
     """The ASGI application. ``keys`` empty: no key is asked for."""
-    document = openapi.document(ENDPOINTS, serving.tokenizer.vocab_size)
-    page = openapi.page(document).encode()
+
+    @cache  # made when first asked for: most servers never are
+    def document() -> dict[str, Any]:
+        return openapi.document(ENDPOINTS, serving.tokenizer.vocab_size)
 
     async def docs(request: Request) -> App:
-        return Body(page, media="text/html; charset=utf-8")
+        return Body(openapi.page(document()).encode(), media="text/html; charset=utf-8")
 
     async def schema(request: Request) -> App:
-        return json(document)
+        return json(document())
 
     routes = [Route(e.path, Handler(serving, e), methods=[e.method]) for e in ENDPOINTS]
     routes += [Route("/docs", docs), Route("/openapi.json", schema)]

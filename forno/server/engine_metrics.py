@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from time import perf_counter
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING
 
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.stats import EngineStats, FinishedRequest
-from forno.server.metrics import ITL, REQUEST, TTFT, Exposition, Family, Histogram, token_buckets
+from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from forno.server.metrics import Exposition, Family
 
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LATENCIES = {
@@ -34,7 +39,7 @@ class EngineMetrics:
 
     def __init__(self, engine: AsyncEngine, model: str, prefix: str) -> None:
         self.engine = engine
-        self.family = Family(prefix, {"model_name": model, "engine": "0"})
+        self.model, self.prefix = model, prefix
         sizes = token_buckets(engine.max_model_len)
         self.latencies = {name: Histogram(bounds) for name, (_, bounds) in LATENCIES.items()}
         self.sizes = {name: Histogram(sizes) for name in SIZES}
@@ -43,7 +48,6 @@ class EngineMetrics:
         self.preemptions = Histogram((0, 1, 2, 5, 10, 20))
         self.inter_token = Histogram(ITL)
         self.rejected: dict[str, float] = {}
-        self._exposition = Exposition(self._families)
 
     def token(self, last: float) -> float:
         """Record that a stream's next token arrived now; ``last`` is what the previous call returned, 0 at first."""
@@ -69,6 +73,13 @@ class EngineMetrics:
         self.fold()
         return self._exposition.text()
 
+    @cached_property
+    def _exposition(self) -> Exposition:
+        from forno.server.metrics import Exposition, Family  # they import prometheus_client, which only a scrape needs
+
+        make = Family(self.prefix, {"model_name": self.model, "engine": "0"})
+        return Exposition(lambda: self._families(make))
+
     def _observe(self, request: FinishedRequest) -> None:
         times, tokens = request.times, request.num_generated_tokens
         values = {"e2e_request_latency_seconds": times.finished - times.arrival}
@@ -89,10 +100,10 @@ class EngineMetrics:
         self.sizes["request_prefill_kv_computed_tokens"].observe(request.num_prompt_tokens - request.num_cached_tokens)
         self.preemptions.observe(request.num_preemptions)
 
-    def _families(self) -> Iterator[Metric]:
-        stats, make = self.engine.stats(), self.family
-        yield from self._gauges(stats)
-        yield from self._counters(stats)
+    def _families(self, make: Family) -> Iterator[Metric]:
+        stats = self.engine.stats()
+        yield from self._gauges(make, stats)
+        yield from self._counters(make, stats)
         for name, (text, _) in LATENCIES.items():
             yield make.histogram(name, text, self.latencies[name])
         yield make.histogram("inter_token_latency_seconds", "Time between tokens of one stream.", self.inter_token)
@@ -102,20 +113,18 @@ class EngineMetrics:
         yield make.histogram("iteration_tokens_total", "Tokens computed per step.", self.step_tokens)
         yield make.histogram("step_seconds", "Wall time of a step.", self.step_seconds)
 
-    def _gauges(self, stats: EngineStats) -> Iterator[Metric]:
-        make = self.family
+    def _gauges(self, make: Family, stats: EngineStats) -> Iterator[Metric]:
         yield make.gauge("num_requests_running", "Requests that hold KV blocks.", stats.running)
         yield make.gauge("num_requests_waiting", "Requests that wait for their first step or to be resumed.", stats.waiting)
         reasons = {"capacity": stats.waiting - stats.waiting_for_prefix, "deferred": stats.waiting_for_prefix}
         text = "Waiting requests: for capacity, or for a prefix that another request computes now."
-        yield make.by(GaugeMetricFamily, "reason", "num_requests_waiting_by_reason", text, reasons)
+        yield make.gauges("reason", "num_requests_waiting_by_reason", text, reasons)
         yield make.gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage)
         blocks = {str(stats.block_size): float(stats.kv_blocks)}
-        yield make.by(GaugeMetricFamily, "block_size", "cache_config_info", "KV blocks, by their size.", blocks)
+        yield make.gauges("block_size", "cache_config_info", "KV blocks, by their size.", blocks)
         yield make.gauge("engine_healthy", "1 while the engine computes.", float(self.engine.healthy))
 
-    def _counters(self, stats: EngineStats) -> Iterator[Metric]:
-        make = self.family
+    def _counters(self, make: Family, stats: EngineStats) -> Iterator[Metric]:
         yield make.counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
         yield make.counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
         yield make.counter("prefix_cache_evictions", "Cached blocks that were overwritten.", stats.evictions)
@@ -124,5 +133,5 @@ class EngineMetrics:
         yield make.counter("prompt_tokens_cached", "Of those, tokens found in the cache.", stats.cached_tokens)
         yield make.counter("generation_tokens", "Tokens generated.", stats.generation_tokens)
         finished = {k: float(v) for k, v in stats.finished.items()}
-        yield make.by(CounterMetricFamily, "finished_reason", "request_success", "Finished requests.", finished)
-        yield make.by(CounterMetricFamily, "reason", "admission_rejections", "Refused requests.", self.rejected)
+        yield make.counters("finished_reason", "request_success", "Finished requests.", finished)
+        yield make.counters("reason", "admission_rejections", "Refused requests.", self.rejected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import socket
 import sys
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     config = from_args(ServerConfig, args)
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
     listener = _bind(config)
+    gc.disable()  # until the start is over: nearly all that it makes stays
     try:
         from forno.engine.build import Loading, engine_config_of
 
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
         serve(loading, config, keys, listener, started)
     finally:
+        gc.enable()
         listener.close()
     return 0
 

@@ -39,8 +39,8 @@ def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], liste
     serving = serving_of(built, loading.config, config)
     app = build_app(serving, keys)
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
     gc.freeze()  # what start-up made lives as long as the process: never scan it again
+    gc.enable()
 
     def ready() -> None:
         print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)

@@ -97,7 +97,7 @@ def _byte_level_pieces(texts: Sequence[str]) -> list[bytes]:
     data, ends = values.astype(np.uint8).tobytes(), [*accumulate(map(len, texts), initial=0)]
     pieces = [data[begin:end] for begin, end in pairwise(ends)]
     strange = np.flatnonzero(values == _NO_BYTE)
-    for index in np.unique(np.searchsorted(ends, strange, "right") - 1).tolist():
+    for index in {*(np.searchsorted(ends, strange, "right") - 1).tolist()}:
         pieces[index] = texts[index].encode()
     return pieces
 

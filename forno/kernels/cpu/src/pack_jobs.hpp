@@ -21,7 +21,8 @@ struct PackFailure {
   std::string message;
 };
 
-// Does all jobs on `threads` threads, the caller's included, in units of about a mebibyte. After a failure the rest is left.
+// Does all jobs on `threads` new threads of low priority, in units of about a mebibyte. After a failure the rest is left.
+// Throws std::system_error if no thread can be had.
 PackFailure pack_all(const std::vector<PackJob>& jobs, int32_t threads);
 
 }  // namespace forno

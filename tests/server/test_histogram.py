@@ -6,7 +6,7 @@ import prometheus_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forno.server.metrics import ITL, REQUEST, TTFT, Histogram, token_buckets
+from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
 
 
 @settings(max_examples=50, deadline=None)
