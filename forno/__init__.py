@@ -6,7 +6,6 @@ Public names load on first use, so that ``import forno`` costs next to nothing.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -17,7 +16,10 @@ _LAZY = {
     "FornoError": "forno.errors",
 }
 
+TYPE_CHECKING = False  # typing's own takes milliseconds to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from forno.errors import FornoError
     from forno.llm import LLM
     from forno.request import RequestOutput, SamplingParams

@@ -1,16 +1,22 @@
-"""The command line: verbs, each one import and one call. It knows no verb's work."""
+"""The command line: verbs, each one import and one call. It knows no verb's work.
+
+Whatever takes long to import is imported where it is used, within ``main``: Ctrl-C never meets a bare import statement.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from importlib import import_module
 
-from forno import __version__, env
-from forno.errors import FornoError
-from forno.options import Parser
+TYPE_CHECKING = False  # typing's own takes milliseconds to import
+if TYPE_CHECKING:
+    from typing import NoReturn
 
+    from forno.options import Parser
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 VERBS = {
     "serve": ("forno.server.main", "serve a model over the OpenAI API"),
     "run": ("forno.tools.run", "chat in the terminal, or answer one prompt from arguments or a pipe"),
@@ -24,6 +30,11 @@ VERBS = {
 
 def parser(verb: str | None = None) -> Parser:
     """The command-line parser; only ``verb``'s module is imported, so that ``--help`` and start-up stay quick."""
+    import argparse
+
+    from forno import __version__, env
+    from forno.options import Parser
+
     root = Parser(
         prog="forno",
         description="Serves large language models, and says what it waits for.",
@@ -41,20 +52,34 @@ def parser(verb: str | None = None) -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for an error that is explained on stderr, 130 after Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
-    verb = next((a for a in argv if a in VERBS), None)
-    args = parser(verb).parse_args(argv)
     try:
-        return int(import_module(VERBS[args.verb][0]).run(args))
-    except FornoError as error:
-        print(f"forno {args.verb}: {error}", file=sys.stderr)
-        return 1
+        return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output left: what is still buffered goes nowhere, not into a traceback at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
+def _run(argv: list[str]) -> int:
+    from forno.errors import FornoError
+
+    args = parser(next((a for a in argv if a in VERBS), None)).parse_args(argv)
+    try:
+        return int(import_module(VERBS[args.verb][0]).run(args))
+    except FornoError as error:
+        print(f"forno {args.verb}: {error}", file=sys.stderr)
+        return 1
+
+
+def entry() -> NoReturn:
+    """The process's start and end: what the ``forno`` script calls."""
+    status = main()
+    if status == INTERRUPTED:  # leave at once, whatever threads are still loading
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -17,34 +17,16 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from forno import env
 from forno.errors import DownloadError
 from forno.loader.progress import Progress, say
+from forno.loader.wheel import WheelFile
 
 _CHUNK = 1 << 20
 _SPARE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class WheelFile:
-    """One file inside one wheel, pinned."""
-
-    requirement: str
-    """Exactly one release, e.g. ``name==1.2.3``."""
-    wheel_bytes: int
-    wheel_sha256: str
-    member: str
-    """Path inside the wheel."""
-    size: int
-    sha256: str
-
-    @property
-    def filename(self) -> str:
-        return PurePosixPath(self.member).name
 
 
 def fetch(item: WheelFile, directory: Path, *, verify: bool = False) -> Path:

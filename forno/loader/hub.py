@@ -16,8 +16,7 @@ from typing import Any
 from forno.errors import DownloadError, FornoError, ModelError
 from forno.loader.fetch import sha256_of
 from forno.loader.safetensors import read_directory
-
-PREFIX = "hf:"
+from forno.loader.sources import PREFIX
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _WANTED = (

