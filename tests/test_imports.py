@@ -36,6 +36,9 @@ FREE = {"__init__", "__main__", "tools"}
 HEAVY = {"torch", "transformers", "pandas", "scipy", "huggingface_hub", "llguidance"}
 """What a server of a local file must start without: seconds of cold start, hundreds of MB."""
 
+LATER = {"prometheus_client", "forno.loader.fetch", "forno.loader.hub", "numpy.testing", "numpy.ma"}
+"""What a start has no use for, and the first who needs it imports."""
+
 
 def imports_of(path: Path) -> set[str]:
     """Second-level forno packages that a file imports anywhere, lazily or not."""
@@ -83,8 +86,8 @@ def test_only_env_reads_the_environment() -> None:
 
 
 def loaded_after(statement: str) -> set[str]:
-    """Top-level modules that are loaded in a new interpreter after ``statement``."""
-    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    """Modules that are loaded in a new interpreter after ``statement``."""
+    code = f"import sys; {statement}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -94,5 +97,15 @@ def test_importing_forno_imports_nothing_heavy() -> None:
 
 
 def test_serving_imports_nothing_heavy() -> None:
-    modules = "forno.server.main, forno.loader.sources, forno.loader.open, forno.runner.cpu, forno.text.tokenizer, forno.llm"
-    assert not loaded_after(f"import {modules}") & HEAVY
+    modules = "forno.server.serve, forno.loader.sources, forno.loader.open, forno.runner.cpu, forno.text.tokenizer, forno.llm"
+    assert not loaded_after(f"import {modules}") & (HEAVY | LATER)
+
+
+def test_the_command_line_imports_nothing_before_it_can_be_interrupted() -> None:
+    """Ctrl-C in an import at the top of these would print a traceback."""
+    assert not loaded_after("import forno.__main__") & {"argparse", "typing", "dataclasses", "forno.options", "forno.env"}
+
+
+def test_loading_begins_before_the_server_is_imported() -> None:
+    loaded = loaded_after("import forno.server.main, forno.engine.build, forno.runner.cpu, forno.loader.open")
+    assert not loaded & {"asyncio", "uvicorn", "starlette", "jinja2", "tokenizers"}

@@ -33,6 +33,7 @@ class Built:
     runner: CpuRunner
     tokenizer: Tokenizer
     checkpoint: Checkpoint
+    """Without its data: the files are no longer mapped."""
     phases: tuple[tuple[str, float], ...]
     """What the start spent its time on: names and seconds, in the order they ended. Some ran at the same time."""
     name: str
@@ -50,21 +51,22 @@ class Loading:
 
         self.config, self.phases = config, PhaseClock()
         with self.phases.phase("open"):
-            self.checkpoint = open_checkpoint(resolve(config.model.model))
+            self._checkpoint = open_checkpoint(resolve(config.model.model))
         worker = ThreadPoolExecutor(1, thread_name_prefix="forno-load")
-        self._runner = worker.submit(CpuRunner.from_checkpoint, self.checkpoint, config, self.phases)
+        self._runner = worker.submit(CpuRunner.from_checkpoint, self._checkpoint, config, self.phases)
         worker.shutdown(wait=False)
 
     def finish(self, clock: Callable[[], float] = time.monotonic) -> Built:
-        """An engine for the model, once it is packed. Raises ``ModelError`` or ``ConfigError``."""
+        """An engine for the model, once it is packed. Call it once. Raises ``ModelError`` or ``ConfigError``."""
         from forno.text import load_tokenizer
 
         with self.phases.phase("tokenizer"):
-            tokenizer = load_tokenizer(self.checkpoint)
+            tokenizer = load_tokenizer(self._checkpoint)
         runner = self._runner.result()
+        checkpoint = self._checkpoint = self._checkpoint.without_data()
         engine = assemble(runner, tokenizer, self.config, clock)
-        name = served_name(self.config.model, self.checkpoint)
-        return Built(engine, runner, tokenizer, self.checkpoint, tuple(self.phases.phases), name)
+        name = served_name(self.config.model, checkpoint)
+        return Built(engine, runner, tokenizer, checkpoint, tuple(self.phases.phases), name)
 
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:

@@ -6,7 +6,7 @@ Nothing here knows a kernel: ``format`` is the file's own precision and ``data``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,3 +56,7 @@ class Checkpoint:
     """``generation_config.json``: eos_token_id (int or list) and default sampling values."""
     paths: tuple[str, ...] = ()
     """The files the tensors are mapped from."""
+
+    def without_data(self) -> Checkpoint:
+        """The same without tensors and tokenizer, whose files are unmapped once nothing else holds them."""
+        return replace(self, tensors={}, tokenizer=TokenizerSource())

@@ -1,7 +1,8 @@
 """GGUF metadata: typed key-value pairs, read from a mapped file through a checked cursor.
 
-Arrays are located while the header is walked and decoded when first asked for: a vocabulary of 50,000 tokens is
-two thirds of the header, and much of a start needs none of it. Source: the GGUF specification (ggml, docs/gguf.md).
+Arrays are located while the header is walked and decoded whenever they are asked for, and not kept: a vocabulary of
+50,000 tokens is two thirds of the header, much of a start needs none of it, and serving needs it no more.
+Source: the GGUF specification (ggml, docs/gguf.md).
 """
 
 from __future__ import annotations
@@ -123,18 +124,12 @@ class Metadata(Mapping[str, Any]):
 
 
 class _Lazy:
-    """An array that is decoded once, when first asked for."""
+    """An array that is decoded when asked for."""
 
-    __slots__ = ("_decode", "_value")
+    __slots__ = ("get",)
 
     def __init__(self, decode: Callable[[], list[Any]]) -> None:
-        self._decode: Callable[[], list[Any]] | None = decode
-        self._value: list[Any] = []
-
-    def get(self) -> list[Any]:
-        if self._decode is not None:
-            self._value, self._decode = self._decode(), None
-        return self._value
+        self.get = decode
 
 
 def read_metadata(cursor: Cursor, count: int) -> Metadata:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
+from functools import lru_cache
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 512 << 10
 """Of a request line and its headers; several reads of a socket, so that what follows in the same read cannot exceed it."""
 _COMPLETE = -1
+
+
+@lru_cache(maxsize=1)
+def date_header(second: int) -> list[tuple[bytes, bytes]]:
+    """What every response carries. Made once in a second in which there is a request, not by a timer."""
+    return [(b"date", formatdate(second, usegmt=True).encode())]
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -21,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head = _COMPLETE
+        self.server_state.default_headers = date_header(int(time.time()))
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:

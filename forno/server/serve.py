@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 
+from forno import _native
 from forno.config import ServerConfig
 from forno.engine.build import Built, Loading
 from forno.server.app import build_app
@@ -77,6 +78,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, serving: Serving, app: App, config: ServerConfig, ready: Callable[[], None]) -> None:
         """``ready`` is called once connections are accepted."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -91,7 +94,6 @@ class Server(uvicorn.Server):
             )
         )
         self.serving, self.settings, self.ready = serving, config, ready
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -106,9 +108,25 @@ class Server(uvicorn.Server):
             folding.cancel()
             await self.serving.engine.stop()
 
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server stops. May be set by any thread and by a signal handler."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        if value and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leaving.set)
+
+    async def main_loop(self) -> None:
+        """uvicorn's wakes ten times a second, for this and for the time in its headers (see ``BoundedProtocol``)."""
+        await self._leaving.wait()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready()
+        _native.trim_memory()  # of what the start needed: a vocabulary as text, and modules being compiled
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """First signal: refuse new requests, let the running ones finish. Second: leave at once."""

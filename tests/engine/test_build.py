@@ -10,6 +10,7 @@ import pytest
 from forno.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from forno.engine.build import assemble, engine_config, served_name
 from forno.errors import ConfigError
+from forno.loader.checkpoint import Checkpoint, TokenizerSource
 from forno.request import Request, SamplingParams
 from tests.helpers.fake_runner import FakeRunner, unbatched
 
@@ -61,3 +62,10 @@ class Named:
 )
 def test_the_served_name(model: str, served: str, expected: str) -> None:
     assert served_name(ModelConfig(model=model, served_model_name=served), Named()) == expected  # type: ignore[arg-type]
+
+
+def test_what_is_built_holds_no_file() -> None:
+    checkpoint = Checkpoint("m", {"a": 1}, {"w": None}, TokenizerSource(json_path="x"), "template")  # type: ignore[dict-item]
+    bare = checkpoint.without_data()
+    assert (bare.tensors, bare.tokenizer) == ({}, TokenizerSource())
+    assert (bare.name, bare.config, bare.chat_template) == ("m", {"a": 1}, "template")

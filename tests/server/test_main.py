@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,47 @@ def test_the_line_to_paste_works_and_a_signal_ends_it(model_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=30)
         assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def test_an_idle_server_has_let_go_of_what_the_start_needed(model_path: Path) -> None:
+    """The model's file is not mapped any more, and no thread wakes up: not one context switch in a while."""
+    with serve(model_path) as (process, url):
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert model_path.name not in Path(f"/proc/{process.pid}/maps").read_text()
+        eventually(lambda: is_idle(process.pid))
+
+
+def is_idle(process: int) -> bool:
+    before = switches(process)
+    time.sleep(0.25)
+    return switches(process) == before
+
+
+def switches(process: int) -> int:
+    """How often its threads have given up a core so far."""
+    statuses = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/status")]
+    return sum(int(count) for status in statuses for count in re.findall(r"voluntary_ctxt_switches:\s+(\d+)", status))
+
+
+def test_ctrl_c_while_the_model_loads_is_quiet(model_path: Path) -> None:
+    """The signal comes when the first import of a start is under way, here one that never ends."""
+    code = (
+        "import sys, time, types, forno.__main__ as command\n"
+        "class Endless:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'argparse':\n"
+        "            print('importing', flush=True)\n"
+        "            time.sleep(60)\n"
+        "sys.meta_path.insert(0, Endless())\n"
+        "command.entry()\n"
+    )
+    command = [sys.executable, "-c", code, "serve", str(model_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 130
 
 
 @pytest.mark.parametrize("times", [1, 2])

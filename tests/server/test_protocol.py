@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import pytest
 
-from forno.server.protocol import MAX_HEAD_BYTES
+from forno.server.protocol import MAX_HEAD_BYTES, date_header
 from tests.server.harness import Running
 
 LINE = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -48,3 +50,9 @@ def test_large_heads_and_pipelined_requests_are_served(server: Running) -> None:
     with connect(server) as connection:
         connection.sendall(large + LINE + b"\r\n" + large + last)
         assert answer(connection).count(b'{"status":"ok"}') == 4
+
+
+def test_every_answer_says_when_it_was_made(server: Running) -> None:
+    date = server.http.get("/health").headers["date"]
+    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60
+    assert date_header(0) == [(b"date", b"Thu, 01 Jan 1970 00:00:00 GMT")]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from forno.errors import ModelError
-from forno.loader import sources
 from forno.tools.pull import run
 from tests.helpers.gguf_writer import write_tiny_gguf
 from tests.helpers.safetensors_writer import write_tiny_directory
@@ -44,7 +43,7 @@ def test_verify_reaches_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         seen.append(verify)
         return path
 
-    monkeypatch.setattr(sources, "fetch", fake)
+    monkeypatch.setattr("forno.loader.fetch.fetch", fake)
     pull("smollm2-135m", verify=True)
     assert seen == [True]
 

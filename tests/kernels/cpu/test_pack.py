@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forno import _native
 from forno.errors import CheckpointError
 from forno.kernels.cpu.pack import PackedWeights, as_vector, is_mapped, pack_weights
 from forno.loader.dequant import dequantize
@@ -104,3 +105,10 @@ def test_only_mapped_files_are_given_back(tmp_path: Path) -> None:
     assert is_mapped(map_file(path)[100:].view(np.uint16))
     assert not is_mapped(np.ones(9000, np.uint8)[1:])
     assert not is_mapped(np.frombuffer(b"x" * 9000, np.uint8))
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_absurd_thread_counts_are_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        _native.pack_all([], threads)
+    assert _native.pack_all([], 1) is None

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <malloc.h>
 #include <sched.h>
 
 #include <atomic>
@@ -66,6 +67,11 @@ std::optional<double> peak(Pool& pool, const std::string& isa, const std::string
 }  // namespace
 
 void bind_machine(nb::module_& m) {
+  m.def("trim_memory", [] {
+#ifdef __GLIBC__
+    malloc_trim(0);  // glibc's; others keep less
+#endif
+  }, "Give freed memory back to the system, where the C library keeps it: worth it once, after a start.");
   nb::class_<Pool>(m, "Pool", "Worker threads, for tests and micro-benchmarks.")
       .def(nb::init<int32_t, int32_t>(), nb::arg("workers"), nb::arg("spin_us") = 50)
       .def_prop_ro("size", &Pool::size)
