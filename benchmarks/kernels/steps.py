@@ -20,7 +20,6 @@ from forno.program.ops import Op
 from forno.program.program import Program
 from forno.program.shape import Span, StepShape
 from forno.request import Request, Row, SamplingParams, StepPlan
-from forno.runner.cpu import CpuRunner
 
 LINEARS = ("qkv", "o", "gate|up", "down", "head")
 KERNELS = {
