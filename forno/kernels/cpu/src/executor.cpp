@@ -200,13 +200,20 @@ void Executor::walk(const StepInput& input, Worker& worker) {
 void Executor::walk_measured(const StepInput& input, Worker& worker) {
   const bool time = measure_ == Measure::Nanoseconds;
   std::optional<Stepping> stepping;
-  if (measure_ == Measure::Instructions) stepping.emplace();
   int64_t before = time ? now_ns() : forno_instructions();
   for (size_t i = 0; i < records_.size(); ++i) {
+    if (measure_ == Measure::Instructions && i == first_) {
+      stepping.emplace();
+      before = forno_instructions();
+    }
     run_record(i, input, worker);
     const int64_t after = time ? now_ns() : forno_instructions();
     measured_[i] = after - before;
     before = after;
+    if (stepping && i + 1 == last_) {
+      stepping.reset();
+      before = forno_instructions();
+    }
   }
   stepping.reset();
   allocations_ = stepped_allocations();

@@ -95,7 +95,8 @@ class Executor {
   // What the next steps measure of each record, on worker 0: nanoseconds, or instructions. The latter are counted here by
   // stepping (exact with one thread), or, with Marks, by a tool that watches the calls of forno_instructions.
   enum class Measure { Nothing, Nanoseconds, Instructions, Marks };
-  void measure(Measure what) { measure_ = what; }
+  // Instructions are counted of records [first, last) only; counting is slow.
+  void measure(Measure what, size_t first = 0, size_t last = SIZE_MAX) { measure_ = what, first_ = first, last_ = last; }
   const std::vector<int64_t>& measured() const { return measured_; }  // of the last measured step, per record
   int64_t allocations() const { return allocations_; }  // in the last step whose instructions were counted
 
@@ -143,6 +144,7 @@ class Executor {
   Arena capture_;
   bool capturing_ = false;
   Measure measure_ = Measure::Nothing;
+  size_t first_ = 0, last_ = SIZE_MAX;  // records whose instructions are counted
   bool sharing_ = true;
   std::vector<int64_t> measured_;
   int64_t allocations_ = 0;

@@ -330,11 +330,12 @@ void bind_executor(nb::module_& m) {
       .def("time_ops", [](Builder& b, bool on) {
         b.executor().measure(on ? Executor::Measure::Nanoseconds : Executor::Measure::Nothing);
       }, nb::arg("on"))
-      .def("count_ops", [](Builder& b, bool on, bool stepping) {
-        b.executor().measure(!on ? Executor::Measure::Nothing : stepping ? Executor::Measure::Instructions : Executor::Measure::Marks);
-      }, nb::arg("on"), nb::arg("stepping") = true,
-           "Count each op's instructions in the next steps (exact with one thread). Without stepping: only call\n"
-           "forno_instructions before, between and after the ops, for a tool that counts.")
+      .def("count_ops", [](Builder& b, bool on, bool stepping, size_t first, size_t last) {
+        using Measure = Executor::Measure;
+        b.executor().measure(!on ? Measure::Nothing : stepping ? Measure::Instructions : Measure::Marks, first, last);
+      }, nb::arg("on"), nb::arg("stepping") = true, nb::arg("first") = 0, nb::arg("last") = SIZE_MAX,
+           "Count the instructions of ops [first, last) in the next steps (exact with one thread). Without stepping: only\n"
+           "call forno_instructions before, between and after the ops, for a tool that counts.")
       .def("share_prefixes", [](Builder& b, bool on) { b.executor().share_prefixes(on); }, nb::arg("on"),
            "Whether sequences that share leading blocks read them once; changes no result.")
       .def("op_nanoseconds", [](Builder& b) { return b.executor().measured(); })
