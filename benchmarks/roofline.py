@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
+from forno.kernels.cpu.buffers import legalize
 from forno.program import ops
 from forno.program.ops import Op
 from forno.program.program import Program
@@ -116,7 +117,11 @@ class KindTime:
 
 
 def by_kind(program: Program, shape: StepShape, times: Iterable[tuple[Op, float]], ceiling: Ceiling) -> list[KindTime]:
-    """Op times of one step of ``shape`` (or any average of several), summed by kind in the order of first use."""
+    """Op times of one step of ``shape`` (or any average of several), summed by kind in the order of first use.
+
+    The ops are those that a runner records for ``program``.
+    """
+    program = legalize(program)
     found: dict[str, KindTime] = {}
     for op, seconds in times:
         cost, name = op.cost(program, shape), kind(op)
