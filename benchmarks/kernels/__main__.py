@@ -24,7 +24,7 @@ from forno.kernels.cpu import cpuinfo
 from forno.program.formats import FORMATS
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 512)
-QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_0", "q4_1", "q8_0", "bf16")
+QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_1", "q8_0")
 ALL_KERNELS = (*KERNELS, "attention")
 SECONDS, QUICK_SECONDS = 0.1, 0.04
 """Length of each measurement."""
@@ -44,6 +44,8 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[Measurem
             found = steps.measure_unfused(model, options.rows, *place, options.seconds)
             yield f"{model}, ops that fusion removes", (m for m in found if m.kernel in common)
         for kv in attention.KV_DTYPES if "attention" in wanted else ():
+            if options.quick and kv == "float32":
+                continue
             limits = ((1, 64), (512,)) if options.quick else (attention.BATCHES, attention.CONTEXTS)
             yield f"{model}, attention, {kv} cache", attention.measure(model, kv, *place, options.seconds, *limits)
 

@@ -84,7 +84,7 @@ def test_a_class_shows_the_least_and_the_median_next_to_its_target() -> None:
     lines = {line.split("  ")[0]: line.split() for line in report.summary(made()).splitlines()[1:]}
     assert lines["linear, M=64, blocks"][3:] == ["50%", "tiny", "q4_0", "down", "65%", "56%", "70%"]
     assert lines["linear, M=1, blocks"][-1] == "85%"
-    assert lines["attention, decode B=64"][3:5] == ["B=64", "70%"] or "70%" in lines["attention, decode B=64"]
+    assert lines["attention, decode B=64"][-1] == "80%"
     assert "linear, M=1, floats" not in lines
 
 
@@ -105,7 +105,7 @@ def test_every_kind_belongs_to_a_kernel() -> None:
 def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse([]).codecs == tuple(FORMATS)
     quick = parse(["--quick", "--rows", "1,2"])
-    assert (len(quick.codecs), quick.rows) == (4, (1, 2))
+    assert (quick.codecs, quick.rows) == (("q4_1", "q8_0"), (1, 2))
     for wrong in (["--kernels", "linear,lineer"], ["--codecs", "q9"], ["--rows", "0"]):
         with pytest.raises(SystemExit):
             parse(wrong)
