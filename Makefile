@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels bench-counts lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -81,8 +81,11 @@ bench-llamacpp: build ## Compare with llama.cpp built natively (10 minutes; the 
 bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
 
-bench-kernels: build ## Measure single kernels against their ceilings
-	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
+bench-kernels: build ## Measure every kernel against its ceiling (3 minutes; ARGS="--quick" or "--isa avx2")
+	@$(BIN)/python -m benchmarks.kernels $(ARGS)
+
+bench-counts: build ## Check every kernel's instruction count against the table (ARGS="--update" makes it anew)
+	@$(BIN)/python -m benchmarks.counts $(ARGS)
 
 # Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
 LM_EVAL := $(VENV)-lm-eval

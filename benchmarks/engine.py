@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine [--model M] [--batches 1,8,32,64] [--repeats 5]
 
-Prints the ceilings first (``forno doctor``'s peaks, and the roofline that the program's cost gives with them), then what
-was measured and the share of the ceiling that it reaches, and ends in one JSON line.
+Prints the ceilings first (``forno doctor``'s peaks), then what was measured next to two rooflines that the program's own
+costs give with them, a table of each step's ops (time, limit, share), and one JSON line.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Contention, machine, progress, table
+from benchmarks.measure import Contention, Sample, machine, progress, table
+from benchmarks.roofline import DEFINITION, Ceiling, by_kind
 from forno.config import DEFAULT_MODEL, EngineConfig
 from forno.engine.build import engine_config
 from forno.loader.open import open_checkpoint
 from forno.loader.sources import resolve
+from forno.program.ops import Op
 from forno.program.program import Program
 from forno.program.shape import StepShape
 from forno.request import Request, Row, SamplingParams, StepPlan
 from forno.runner.cpu import CpuRunner
-from forno.tools import doctor
 
 PREFILL, GENERATE = 512, 128
 """Tokens of the prompt, and of the answer generated after one token: llama-bench's ``pp512`` and ``tg128``."""
@@ -37,38 +38,13 @@ MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the machine could do at most: operations per second by unit, bytes per second from DRAM."""
+class Measured:
+    """One measurement of a case."""
 
-    int8: float
-    bf16: float
-    fp32: float
-    dram: float
-
-    @classmethod
-    def measure(cls, runner: CpuRunner) -> Ceiling:
-        found = doctor.measure(runner.threads, runner.isa, doctor.SECONDS)
-        rates = {name: found[name] or found["fp32"] or 0.0 for name in ("int8", "bf16", "fp32")}
-        return cls(**rates, dram=found["dram_read"] or 0.0)
-
-    def __or__(self, other: Ceiling) -> Ceiling:
-        """The better of two measurements, rate by rate: a ceiling is what was reached once."""
-        return Ceiling(*(max(mine, its) for mine, its in zip(astuple(self), astuple(other), strict=True)))
-
-    def seconds(self, program: Program, shape: StepShape) -> float:
-        """The roofline: the arithmetic at its peak, or weights and KV once from DRAM, whichever takes longer.
-
-        Activations stay in the caches. A model whose weights fit the L3 cache may exceed it.
-        """
-        cost = program.cost(shape)
-        arithmetic = cost.int8 / self.int8 + cost.bf16 / self.bf16 + cost.fp32 / self.fp32
-        return max(arithmetic, (cost.weight_bytes + cost.kv_bytes) / self.dram)
-
-    def __str__(self) -> str:
-        return (
-            f"int8 {self.int8 / 1e12:.2f} Tops/s, bf16 {self.bf16 / 1e12:.2f} TFLOP/s, fp32 {self.fp32 / 1e12:.2f} TFLOP/s, "
-            f"DRAM {self.dram / 1e9:.1f} GB/s"
-        )
+    seconds: float
+    """Of all its tokens."""
+    ops: list[tuple[Op, float]] = field(default_factory=list)
+    """Each op's seconds in one of its steps; empty where they are not asked for."""
 
 
 class Bench:
@@ -78,33 +54,44 @@ class Bench:
         self.runner = runner
         self.rng = np.random.default_rng(0)
 
-    def prefill(self) -> float:
-        """Seconds of one step over a prompt of ``PREFILL`` tokens."""
-        slot, blocks = self._admit(0, PREFILL)
-        try:
-            return self._timed((Row(slot, 0, PREFILL, blocks, True),))
-        finally:
-            self.runner.release(slot)
+    def prefill(self) -> Measured:
+        """One step over a prompt of ``PREFILL`` tokens, and another for its ops."""
+        plain, timed = (self._prompt(timed) for timed in (False, True))
+        return Measured(plain.seconds, timed.ops)
 
-    def generate(self) -> float:
-        """Seconds of ``GENERATE`` decode steps after a prompt of one token."""
+    def generate(self) -> Measured:
+        """``GENERATE`` decode steps after a prompt of one token."""
         slot, blocks = self._admit(0, 1)
         try:
-            return sum(self._timed((Row(slot, position, 1, blocks, True),)) for position in range(GENERATE))
+            rows = ((Row(slot, position, 1, blocks, True),) for position in range(GENERATE))
+            return Measured(sum(self._timed(row) for row in rows))
         finally:
             self.runner.release(slot)
 
-    def decode(self, batch: int) -> list[float]:
-        """Seconds of ``STEPS`` steps of ``batch`` sequences at contexts from ``CONTEXT`` on."""
+    def decode(self, batch: int) -> Measured:
+        """The median of ``STEPS`` steps of ``batch`` sequences at contexts from ``CONTEXT`` on, and another step's ops."""
         held = [self._admit(i, CONTEXT) for i in range(batch)]
         try:
             for slot, blocks in held:
                 self._timed((Row(slot, 0, CONTEXT, blocks, True),))
-            positions = range(CONTEXT, CONTEXT + STEPS)
-            return [self._timed(tuple(Row(slot, p, 1, blocks, True) for slot, blocks in held)) for p in positions]
+            steps = [tuple(Row(slot, CONTEXT + i, 1, blocks, True) for slot, blocks in held) for i in range(STEPS + 1)]
+            return Measured(statistics.median(self._timed(rows) for rows in steps[:-1]), self._ops(steps[-1]))
         finally:
             for slot, _ in held:
                 self.runner.release(slot)
+
+    def _prompt(self, timed: bool) -> Measured:
+        slot, blocks = self._admit(0, PREFILL)
+        rows = (Row(slot, 0, PREFILL, blocks, True),)
+        try:
+            return Measured(0.0, self._ops(rows)) if timed else Measured(self._timed(rows))
+        finally:
+            self.runner.release(slot)
+
+    def _ops(self, rows: tuple[Row, ...]) -> list[tuple[Op, float]]:
+        with self.runner.timed_ops():
+            self._timed(rows)
+        return self.runner.op_times()
 
     def _admit(self, place: int, tokens: int) -> tuple[int, tuple[int, ...]]:
         """A request of random tokens, and the blocks that the ``place``-th request of a batch uses."""
@@ -136,12 +123,15 @@ class Case:
     shape: StepShape
     steps: int
     """Steps of ``shape`` that a measurement stands for."""
-    measure: Callable[[Bench], float]
-    """Seconds of one measurement."""
+    measure: Callable[[Bench], Measured]
 
-    def ceiling(self, limits: Ceiling, program: Program) -> float:
-        """Tokens per second that the roofline allows."""
-        return self.tokens / (self.steps * limits.seconds(program, self.shape))
+    def coarse(self, limits: Ceiling, program: Program) -> float:
+        """Tokens per second that the roofline of whole steps allows."""
+        return self.tokens / (self.steps * limits.step(program, self.shape))
+
+    def by_op(self, limits: Ceiling, program: Program) -> float:
+        """Tokens per second that the ops' rooflines allow, one after the other."""
+        return self.tokens / (self.steps * limits.step_by_op(program, self.shape))
 
 
 def cases(batches: Sequence[int]) -> Iterator[Case]:
@@ -149,7 +139,7 @@ def cases(batches: Sequence[int]) -> Iterator[Case]:
     yield Case("generate-128", GENERATE, StepShape.decode(1, GENERATE // 2), GENERATE, Bench.generate)
     for batch in batches:
         middle = StepShape.decode(batch, CONTEXT + STEPS // 2)
-        yield Case(f"decode-{batch}", batch, middle, 1, lambda bench, b=batch: statistics.median(bench.decode(b)))  # type: ignore[misc]
+        yield Case(f"decode-{batch}", batch, middle, 1, lambda bench, b=batch: bench.decode(b))  # type: ignore[misc]
 
 
 def config_for(batches: Sequence[int], **options: Any) -> EngineConfig:
@@ -165,16 +155,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     config = config_for(batches, isa=options.isa, threads=options.threads, kv_cache_dtype=options.kv_cache_dtype)
     runner = CpuRunner.from_checkpoint(open_checkpoint(resolve(options.model)), config)
     bench, chosen, contention = Bench(runner), list(cases(batches)), Contention()
-    limits = Ceiling.measure(runner)
+    limits = Ceiling.measure(runner.threads, runner.isa)
     progress(f"ceilings on {runner.threads} threads ({runner.isa}): {limits}")
     bench.prefill()
-    seconds: dict[str, list[float]] = {case.name: [] for case in chosen}
+    measured: dict[str, list[Measured]] = {case.name: [] for case in chosen}
     for number in range(options.repeats):
         progress(f"round {number + 1} of {options.repeats}")
         for case in chosen:
             with contention.watched():
-                seconds[case.name].append(case.measure(bench))
-        limits |= Ceiling.measure(runner)
+                measured[case.name].append(case.measure(bench))
+        limits |= Ceiling.measure(runner.threads, runner.isa)
+    program, seconds = runner.program, {name: Sample(tuple(m.seconds for m in found)) for name, found in measured.items()}
     return {
         "benchmark": "engine",
         "model": options.model,
@@ -182,25 +173,56 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "kv_cache_dtype": options.kv_cache_dtype,
         "machine": machine() | {"others": contention.mean},
         "limits": {name: float(f"{rate:.4g}") for name, rate in asdict(limits).items()},
-        "ceiling": {case.name: round(case.ceiling(limits, runner.program), 1) for case in chosen},
-        "tok_s": {case.name: round(case.tokens / statistics.median(seconds[case.name]), 1) for case in chosen},
-        "spread": {name: round((max(s) - min(s)) / statistics.median(s), 3) for name, s in seconds.items()},
+        "ceiling": {case.name: round(case.coarse(limits, program), 1) for case in chosen},
+        "by_op": {case.name: round(case.by_op(limits, program), 1) for case in chosen},
+        "tok_s": {case.name: round(case.tokens / seconds[case.name].median, 1) for case in chosen},
+        "spread": {name: round(sample.spread, 3) for name, sample in seconds.items()},
+        "ops": {case.name: op_table(program, case.shape, measured[case.name], limits) for case in chosen},
     }
 
 
+def op_table(program: Program, shape: StepShape, found: Sequence[Measured], limits: Ceiling) -> dict[str, Any]:
+    """Kind of op to its number, microseconds in all (the median step) and its limit, longest first; empty without op times."""
+    samples = [m.ops for m in found if m.ops]
+    if not samples:
+        return {}
+    medians = [(op, statistics.median(s[i][1] for s in samples)) for i, (op, _) in enumerate(samples[0])]
+    kinds = sorted(by_kind(program, shape, medians, limits), key=lambda k: -k.seconds)
+    return {k.kind: {"ops": k.count, "us": round(k.seconds * 1e6, 1), "limit_us": round(k.limit * 1e6, 1)} for k in kinds}
+
+
 def report(result: dict[str, Any]) -> str:
-    """The ceilings, the measurements, and their share."""
+    """The measurements next to both rooflines, then what each case's step spent its time on."""
+    rows = []
+    for name, rate in result["tok_s"].items():
+        coarse, by_op = result["ceiling"][name], result["by_op"][name]
+        rates, shares = (f"{x:.0f}" for x in (rate, coarse, by_op)), (rate / coarse, rate / by_op, result["spread"][name])
+        rows.append([name, *rates, *(f"{share:.0%}" for share in shares)])
+    header = ["tok/s", "measured", "coarse", "by op", "of coarse", "of by op", "spread"]
+    details = [f"\n{op_report(name, kinds)}" for name, kinds in result["ops"].items() if kinds]
+    return "\n".join([table(header, rows), DEFINITION, *details])
+
+
+def op_report(name: str, kinds: dict[str, Any]) -> str:
+    """One step's ops: the time of each kind, its share of the step, its limit and how close it comes to that."""
+    step = sum(k["us"] for k in kinds.values())
     rows = [
         [
-            name,
-            f"{result['ceiling'][name]:.0f}",
-            f"{rate:.0f}",
-            f"{rate / result['ceiling'][name]:.0%}",
-            f"{result['spread'][name]:.0%}",
+            kind,
+            str(k["ops"]),
+            f"{k['us']:.1f}",
+            f"{k['us'] / step:.0%}",
+            f"{k['limit_us']:.1f}",
+            f"{k['limit_us'] / k['us']:.0%}",
         ]
-        for name, rate in result["tok_s"].items()
+        for kind, k in kinds.items()
+        if k["us"]
     ]
-    return table(["tok/s", "ceiling", "measured", "reached", "spread"], rows)
+    limit = sum(k["limit_us"] for k in kinds.values())
+    rows.append(
+        ["all", str(sum(k["ops"] for k in kinds.values())), f"{step:.1f}", "100%", f"{limit:.1f}", f"{limit / step:.0%}"]
+    )
+    return table([name, "ops", "us", "share", "limit us", "reached"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,107 +1,123 @@
-"""Attention against its two ceilings: bytes for decode, bf16 (or fp32) products for prefill.
+"""Attention by itself: decode against the bytes of its keys and values, prefill against bf16 (or fp32) products.
 
-Caveats: one op on its own, so nothing else competes for memory or shares a cache with it; the KV cache of decode goes
-through `--layers` layers in turn, as a model's would, and is read from DRAM or L3 depending on how much that is.
-Timings of a shared machine vary; ratios within one run are what to look at.
-
-    python benchmarks/kernels/attention.py [--threads 2] [--isa avx512] [--kv bf16]
-
-Ends in one JSON line.
+The cache of decode goes through as many layers as exceed the last cache twice, so that keys and values come from memory, as
+behind a step's weights. A barrier stands between calls, as between a step's ops.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.kernels import shapes
+from benchmarks.kernels.steps import Measurement
+from benchmarks.roofline import Ceiling, KindTime
 from forno import _native
+from forno.program import ops
+from forno.program.shape import Span, StepShape
 
-ops = _native.ops
-HEADS, KV_HEADS, DIM, BLOCK = 9, 3, 64, 32  # SmolLM2-135M
+BATCHES, CONTEXTS = (1, 8, 32, 64), (160, 512, 2048)
+PROMPTS = (512, 2900)
+KV_DTYPES = ("bf16", "int8", "float32")
+SHARED, OWN = 1280, 64
+"""Tokens of a prefix that all sequences of a batch share, and of each one's own."""
+ROUNDS = 3
+MAX_SPANS = 4096
+"""Sequences times layers whose cache is written, a limit on the time that takes."""
 
-
-def filled(sequences: int, context: int, dtype: str, layers: int, isa: str) -> tuple[Any, list[list[int]]]:
-    """A cache with ``context`` random tokens of each sequence in every layer, blocks shuffled."""
-    rng = np.random.default_rng(0)
-    per = -(-context // BLOCK)
-    kv = ops.PagedKv(KV_HEADS, DIM, DIM, BLOCK, sequences * per, dtype, layers)
-    tables = [t.tolist() for t in np.split(rng.permutation(sequences * per), sequences)]
-    k, v = rng.standard_normal((2, context, KV_HEADS * DIM), dtype=np.float32)
-    for layer in range(layers):
-        for table in tables:
-            ops.kv_write(isa, 1, kv, [(0, context, table)], k, v, layer)
-    return kv, tables
+Table = list[int]
 
 
-def decode(args: argparse.Namespace, batch: int, context: int) -> dict[str, float]:
-    kv, tables = filled(batch, context, args.kv, args.layers, args.isa)
-    q = np.random.default_rng(1).standard_normal((batch, HEADS * DIM), dtype=np.float32)
-    spans = [(context - 1, 1, t) for t in tables]
-    ceiling = ops.read_ceiling(kv, args.threads, 10)
-    seconds = min(ops.time_attention(args.isa, args.threads, kv, spans, q, HEADS, DIM**-0.5, 4 * args.layers) for _ in range(3))
-    rate = kv.nbytes / args.layers / seconds / 1e9
-    print(
-        f"decode  B={batch:<3} context {context}: KV {kv.nbytes / 1e6:6.1f} MB  read ceiling {ceiling:6.1f} GB/s  "
-        f"attention {rate:6.1f} GB/s ({rate / ceiling:4.0%})  {seconds * 1e6:7.1f} us per layer"
-    )
-    return {"ceiling_gb_s": round(ceiling, 1), "gb_s": round(rate, 1), "us": round(seconds * 1e6, 1)}
+class Bench:
+    """One model's attention op over caches of one type."""
+
+    def __init__(self, model: str, kv: str, isa: str, threads: int) -> None:
+        self.model, self.kv, self.isa, self.threads = model, kv, isa, threads
+        self.program = shapes.program_for(model, "q8_0", 1, kv)
+        self.op = next(op for op in self.program.ops if isinstance(op, ops.Attention))
+        self.width = self.op.kv_heads * self.op.head_dim
+
+    def decode(self, batch: int, context: int, seconds: float) -> tuple[float, StepShape]:
+        """Seconds per layer of ``batch`` sequences that each attend to ``context`` tokens."""
+        layers = self._layers(batch * context, batch)
+        cache, tables = self._cache(layers, [context] * batch)
+        return self._time(cache, [(context - 1, 1, t) for t in tables], layers, seconds), StepShape.decode(batch, context - 1)
+
+    def prefill(self, tokens: int, seconds: float) -> tuple[float, StepShape]:
+        cache, (table,) = self._cache(1, [tokens])
+        return self._time(cache, [(0, tokens, table)], 1, seconds), StepShape.prefill(tokens)
+
+    def shared_prefix(self, batch: int, seconds: float, sharing: bool) -> tuple[float, StepShape]:
+        """Decode of sequences whose first ``SHARED`` tokens are the same; the shape counts those keys' bytes once."""
+        layers = self._layers(SHARED + batch * OWN, batch)
+        pages, tail = SHARED // shapes.BLOCK, OWN // shapes.BLOCK
+        cache, _ = self._cache(layers, [SHARED + batch * OWN])
+        prefix = list(range(pages))
+        spans = [(SHARED + OWN - 1, 1, [*prefix, *range(pages + i * tail, pages + (i + 1) * tail)]) for i in range(batch)]
+        shape = StepShape((Span(SHARED + OWN - 1, 1), *(Span(OWN - 1, 1),) * (batch - 1)), batch)
+        return self._time(cache, spans, layers, seconds, sharing), shape
+
+    def result(self, name: str, rows: int, measured: tuple[float, StepShape], ceiling: Ceiling) -> Measurement:
+        seconds, shape = measured
+        cost = self.op.cost(self.program, shape)
+        return Measurement.of(self.model, self.kv, "attention", rows, KindTime(name, 1, seconds, cost, ceiling.limit(cost)))
+
+    def _layers(self, tokens: int, spans: int) -> int:
+        per_layer = tokens * self.program.caches[self.op.cache].bytes_per_token
+        return int(max(1, min(-(-shapes.cold_bytes() // per_layer), MAX_SPANS // spans)))
+
+    def _cache(self, layers: int, contexts: Sequence[int]) -> tuple[Any, list[Table]]:
+        """A cache with random keys and values of sequences of these lengths in every layer, and their shuffled blocks."""
+        rng = np.random.default_rng(0)
+        counts = [-(-c // shapes.BLOCK) for c in contexts]
+        op, order = self.op, rng.permutation(sum(counts)) if len(counts) > 1 else np.arange(sum(counts))
+        cache = _native.ops.PagedKv(op.kv_heads, op.head_dim, op.head_dim, shapes.BLOCK, sum(counts), self.kv, layers)
+        tables = [t.tolist() for t in np.split(order, np.cumsum(counts)[:-1])]
+        k, v = rng.standard_normal((2, max(contexts), self.width), dtype=np.float32)
+        for layer in range(layers):
+            for table, context in zip(tables, contexts, strict=True):
+                _native.ops.kv_write(self.isa, 1, cache, [(0, context, table)], k[:context], v[:context], layer)
+        return cache, tables
+
+    def _time(
+        self, cache: Any, spans: list[tuple[int, int, Table]], layers: int, seconds: float, sharing: bool = True
+    ) -> float:
+        """Seconds per call: the median of ``ROUNDS`` rounds that together take about ``seconds``."""
+        op, rows = self.op, sum(tokens for _, tokens, _ in spans)
+        q = np.random.default_rng(1).standard_normal((rows, op.heads * op.head_dim), dtype=np.float32)
+
+        def run(repeats: int) -> float:
+            call = (self.isa, self.threads, cache, spans, q, op.heads, op.scale, repeats, sharing)
+            return float(_native.ops.time_attention(*call))
+
+        once = run(layers)
+        repeats = max(layers, int(seconds / ROUNDS / max(once, 1e-9)))
+        return float(np.median([run(repeats) for _ in range(ROUNDS)]))
 
 
-def shared_prefix(args: argparse.Namespace, batch: int, documents: int, shared: int = 1280, own: int = 64) -> dict[str, float]:
-    """Decoding sequences of which each begins with one of some documents: reading those once against once per sequence."""
-    pages, tail = shared // BLOCK, own // BLOCK
-    layers = min(args.layers, 10)
-    kv = ops.PagedKv(KV_HEADS, DIM, DIM, BLOCK, documents * pages + batch * tail, args.kv, layers)
-    ids = np.random.default_rng(0).permutation(documents * pages + batch * tail)
-    heads, tails = ids[: documents * pages].reshape(documents, pages), ids[documents * pages :].reshape(batch, tail)
-    tables = [[*heads[i % documents].tolist(), *tails[i].tolist()] for i in range(batch)]
-    k, v = np.random.default_rng(1).standard_normal((2, shared + own, KV_HEADS * DIM), dtype=np.float32)
-    for layer in range(layers):
-        for i, table in enumerate(tables):
-            start = 0 if i < documents else shared
-            ops.kv_write(args.isa, 1, kv, [(start, shared + own - start, table)], k[start:], v[start:], layer)
-    q = np.random.default_rng(2).standard_normal((batch, HEADS * DIM), dtype=np.float32)
-    spans = [(shared + own - 1, 1, t) for t in tables]
-    timed = (args.isa, args.threads, kv, spans, q, HEADS, DIM**-0.5, 2 * layers)
-    apart, once = (min(ops.time_attention(*timed, on) for _ in range(3)) * 1e6 for on in (False, True))
-    print(
-        f"decode  B={batch:<3} {shared} tokens of {documents} documents, {own} own: "
-        f"{apart:.0f} us per layer, shared {once:.0f} us"
-    )
-    return {"apart_us": round(apart, 1), "shared_us": round(once, 1)}
-
-
-def prefill(args: argparse.Namespace, start: int, tokens: int) -> dict[str, float]:
-    kv, (table,) = filled(1, start + tokens, args.kv, 1, args.isa)
-    q = np.random.default_rng(1).standard_normal((tokens, HEADS * DIM), dtype=np.float32)
-    span = [(start, tokens, table)]
-    seconds = min(ops.time_attention(args.isa, args.threads, kv, span, q, HEADS, DIM**-0.5, 5) for _ in range(3))
-    pairs = tokens * start + tokens * (tokens + 1) / 2
-    rate = 4 * pairs * HEADS * DIM / seconds / 1e12
-    print(f"prefill {tokens} tokens after {start}: {rate:.3f} TFLOP/s (pairs seen only)  {seconds * 1e6:.0f} us per layer")
-    return {"tflop_s": round(rate, 3), "us": round(seconds * 1e6, 1)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--isa", default=ops.isas()[0], choices=ops.isas())
-    parser.add_argument("--kv", default="bf16", choices=("bf16", "int8", "float32"))
-    parser.add_argument("--layers", type=int, default=30)
-    args = parser.parse_args()
-    report: dict[str, Any] = {"benchmark": "attention", **vars(args)}
-    for batch, context in ((1, 160), (8, 160), (32, 160), (64, 160), (32, 512)):
-        report[f"decode_{batch}_{context}"] = decode(args, batch, context)
-    for documents in (1, 4):
-        report[f"shared_prefix_{documents}"] = shared_prefix(args, 32, documents)
-    for start in (0, 3584):
-        report[f"prefill_512_after_{start}"] = prefill(args, start, 512)
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+def measure(
+    model: str,
+    kv: str,
+    isa: str,
+    threads: int,
+    seconds: float,
+    batches: Sequence[int] = BATCHES,
+    contexts: Sequence[int] = CONTEXTS,
+) -> Iterator[Measurement]:
+    """Decode, prefill and a shared prefix of ``model`` with a cache of type ``kv``, each about ``seconds`` long."""
+    bench, before = Bench(model, kv, isa, threads), Ceiling.measure(threads, isa, min(0.05, seconds))
+    cases: list[tuple[str, int, Callable[[], tuple[float, StepShape]]]] = []
+    for context in contexts:
+        for batch in batches:
+            cases.append((f"decode {context}", batch, lambda b=batch, c=context: bench.decode(b, c, seconds)))  # type: ignore[misc]
+    for tokens in PROMPTS:
+        cases.append((f"prefill {tokens}", tokens, lambda t=tokens: bench.prefill(t, seconds)))  # type: ignore[misc]
+    if 32 in batches:
+        cases.append(("prefix apart", 32, lambda: bench.shared_prefix(32, seconds, False)))
+        cases.append(("prefix shared", 32, lambda: bench.shared_prefix(32, seconds, True)))
+    measured = [(name, rows, case()) for name, rows, case in cases]
+    ceiling = before.mean(Ceiling.measure(threads, isa, min(0.05, seconds)))
+    for name, rows, result in measured:
+        yield bench.result(name, rows, result, ceiling)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from forno.loader.dequant import quantize, row_bytes
+from benchmarks.weights import ENCODABLE, encode, random_weights
 from tests.helpers.tiny import CHAT_TEMPLATE, MERGES, SPECIAL_TOKENS, TinyModel, vocabulary
 
 TENSOR_TYPES = {
@@ -108,54 +108,6 @@ def _items(value: list[Any] | Typed) -> bytes:
     return struct.pack("<I", VALUE_TYPES[kind]) + head + struct.pack(f"<{len(items)}{_STRUCTS[kind]}", *items)
 
 
-# --- weights ---
-
-
-_ENCODABLE = ("f32", "f16", "bf16", "q8_0", "q4_1")
-
-
-def encode(values: np.ndarray, form: str) -> bytes:
-    """``values`` in one of the formats that have an encoder: f32, f16, bf16 (rounded to even), q8_0, q4_1."""
-    values = np.ascontiguousarray(values, np.float32)
-    if form == "f32":
-        return values.tobytes()
-    if form == "f16":
-        return values.astype("<f2").tobytes()
-    if form == "bf16":
-        bits = values.view(np.uint32)
-        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2").tobytes()
-    return quantize(values, form).tobytes()
-
-
-# Byte offset of each block's half-precision scale (relative to the deviation wanted) and minimum, chosen so that
-# uniformly random codes give weights of about that deviation around zero: [(offset, factor), ...].
-_SCALES: dict[str, list[tuple[int, float]]] = {
-    "q8_0": [(0, 1 / 74)],
-    "q4_0": [(0, 1 / 4.6)],
-    "q4_1": [(0, 1 / 4.6), (2, -7.5 / 4.6)],
-    "q5_0": [(0, 1 / 9.2)],
-    "q5_1": [(0, 1 / 9.2), (2, -15.5 / 9.2)],
-    "iq4_nl": [(0, 1 / 70)],
-    "q4_k": [(0, 1 / 300), (2, 7.5 / 300)],
-    "q5_k": [(0, 1 / 600), (2, 15.5 / 600)],
-    "q6_k": [(208, 1 / 1370)],
-}
-
-
-def random_weights(form: str, shape: tuple[int, ...], rng: np.random.Generator, deviation: float = 0.05) -> bytes:
-    """Random bits as weights of any format, with scales of either sign that make them about ``deviation`` in size."""
-    if form not in _SCALES:
-        return encode(rng.standard_normal(shape, np.float32) * np.float32(deviation), form)
-    block = 256 if form.endswith("_k") else 32
-    size = row_bytes(form, block)
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    blocks = rng.integers(0, 256, (rows * shape[-1] // block, size), dtype=np.uint8)
-    spread = rng.uniform(0.5, 1.5, len(blocks)) * rng.choice((-1.0, 1.0), len(blocks))
-    for offset, factor in _SCALES[form]:
-        blocks[:, offset : offset + 2] = (deviation * factor * spread).astype("<f2").view(np.uint8).reshape(-1, 2)
-    return blocks.tobytes()
-
-
 # --- a complete tiny model ---
 
 _NAMES = {
@@ -234,7 +186,7 @@ def tiny_tensors(model: TinyModel, form: str = "f32") -> list[RawTensor]:
         if heads and model.arch in ("llama", "mistral"):
             values = interleave(values, heads)
         kind = form if values.ndim == 2 else "f32"
-        raw = encode(values, kind) if kind in _ENCODABLE else random_weights(kind, values.shape, rng)
+        raw = encode(values, kind) if kind in ENCODABLE else random_weights(kind, values.shape, rng)
         result.append(RawTensor(gguf_name(name), values.shape, kind, raw))
     return result
 

@@ -266,6 +266,29 @@ def test_op_times_name_each_op_and_are_off_by_default(runner: CpuRunner) -> None
     assert {type(op).__name__ for op, _ in times} >= {"Embed", "Linear", "Attention", "SampleHead"}
 
 
+@pytest.mark.skipif(not _native.CAN_STEP, reason="instructions can be stepped through on x86-64 Linux only")
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_a_step_allocates_nothing(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one call for memory while the ops run: every instruction is looked at, and calls are seen where there are some."""
+    assert [_native.step_through_allocations(times)[1] for times in (0, 1, 3)] == [0, 1, 3]
+    sizes = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
+    small = dict(zip(sizes, (32, 32, 32, 1, 1, 1), strict=True))  # an instruction takes up to 20 microseconds
+    monkeypatch.setitem(CONFIGS, "small", {**CONFIGS["llama"], **small})
+    runner = Model.tiny("small", format="q8_0", kv="bf16").runner(isa=isa)
+    slot = runner.admit(request([1], temperature=0.7, top_k=5))
+    with runner.counted_ops():
+        runner.run(StepPlan((Row(slot, 0, 1, (3,), True),)))
+    assert all(instructions > 0 for _, instructions in runner.op_counts())
+    assert runner.executor.allocations == 0
+
+
 def test_denormals_and_float_mode_are_the_callers_own(runner: CpuRunner) -> None:
     generate(runner, request(PROMPT), 1)
     assert np.float32(1e-40) * np.float32(1.0) > 0

@@ -3,11 +3,13 @@
 #include <time.h>
 
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "isa.hpp"
 #include "kv_layout.hpp"
+#include "stepping.hpp"
 #include "work.hpp"
 
 namespace forno {
@@ -92,7 +94,7 @@ void Executor::add(OpArgs args, Axis axis) {
   if (auto* op = std::get_if<SampleOpArgs>(&args); op && !writes_f32(op->logits)) refuse("logits must be float32");
   if (auto* op = std::get_if<SampleHeadArgs>(&args); op && !writes_f32(op->linear.out)) refuse("logits must be float32");
   records_.push_back({std::move(args), axis});
-  op_ns_.resize(records_.size());
+  measured_.resize(records_.size());
   LinearArgs* before = nullptr;
   for (Record& record : records_) {  // the records and the area may have moved
     if (auto* attention = std::get_if<AttentionArgs>(&record.args)) {
@@ -191,17 +193,37 @@ int32_t Executor::run(const StepInput& input) {
 
 void Executor::walk(const StepInput& input, Worker& worker) {
   if (input.num_copies) pool_.phase(worker, [&] { copy_blocks(input, worker); });
-  const bool timing = timing_ && worker.id == 0;
-  int64_t before = timing ? now_ns() : 0;
+  if (measure_ != Measure::Nothing && worker.id == 0) return walk_measured(input, worker);
+  for (size_t i = 0; i < records_.size(); ++i) run_record(i, input, worker);
+}
+
+void Executor::walk_measured(const StepInput& input, Worker& worker) {
+  const bool time = measure_ == Measure::Nanoseconds;
+  std::optional<Stepping> stepping;
+  int64_t before = time ? now_ns() : forno_instructions();
   for (size_t i = 0; i < records_.size(); ++i) {
-    const bool empty = (records_[i].axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
-    if (const auto* head_args = std::get_if<SampleHeadArgs>(&records_[i].args)) head(*head_args, input, worker);
-    else if (!empty) pool_.phase(worker, [&] { execute(records_[i], input, worker); });
-    if (!timing) continue;
-    const int64_t after = now_ns();
-    op_ns_[i] = after - before;
+    if (measure_ == Measure::Instructions && i == first_) {
+      stepping.emplace();
+      before = forno_instructions();
+    }
+    run_record(i, input, worker);
+    const int64_t after = time ? now_ns() : forno_instructions();
+    measured_[i] = after - before;
     before = after;
+    if (stepping && i + 1 == last_) {
+      stepping.reset();
+      before = forno_instructions();
+    }
   }
+  stepping.reset();
+  allocations_ = stepped_allocations();
+}
+
+void Executor::run_record(size_t index, const StepInput& input, Worker& worker) {
+  const Record& record = records_[index];
+  const bool empty = (record.axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
+  if (const auto* head_args = std::get_if<SampleHeadArgs>(&record.args)) head(*head_args, input, worker);
+  else if (!empty) pool_.phase(worker, [&] { execute(record, input, worker); });
 }
 
 void Executor::copy_blocks(const StepInput& input, Worker& worker) {

@@ -92,9 +92,13 @@ class Executor {
   void capture_logits(bool on);
   const float* captured() const { return reinterpret_cast<const float*>(capture_.data()); }
 
-  // Nanoseconds per record in the last step, zeros unless timing is on.
-  void time_ops(bool on) { timing_ = on; }
-  const std::vector<int64_t>& op_nanoseconds() const { return op_ns_; }
+  // What the next steps measure of each record, on worker 0: nanoseconds, or instructions. The latter are counted here by
+  // stepping (exact with one thread), or, with Marks, by a tool that watches the calls of forno_instructions.
+  enum class Measure { Nothing, Nanoseconds, Instructions, Marks };
+  // Instructions are counted of records [first, last) only; counting is slow.
+  void measure(Measure what, size_t first = 0, size_t last = SIZE_MAX) { measure_ = what, first_ = first, last_ = last; }
+  const std::vector<int64_t>& measured() const { return measured_; }  // of the last measured step, per record
+  int64_t allocations() const { return allocations_; }  // in the last step whose instructions were counted
 
   // Whether sequences that share leading blocks read them once. Changes no result; off only to measure what it is worth.
   void share_prefixes(bool on) { sharing_ = on; }
@@ -110,6 +114,8 @@ class Executor {
   void build(const StepInput& input);
   void add_output(int32_t row, const PlanRow& plan, int32_t plan_row, int32_t position, int32_t target);
   void walk(const StepInput& input, Worker& worker);
+  void walk_measured(const StepInput& input, Worker& worker);
+  void run_record(size_t index, const StepInput& input, Worker& worker);
   void copy_blocks(const StepInput& input, Worker& worker);
   void execute(const Record& record, const StepInput& input, Worker& worker);
   void head(const SampleHeadArgs& args, const StepInput& input, Worker& worker);
@@ -137,9 +143,11 @@ class Executor {
 
   Arena capture_;
   bool capturing_ = false;
-  bool timing_ = false;
+  Measure measure_ = Measure::Nothing;
+  size_t first_ = 0, last_ = SIZE_MAX;  // records whose instructions are counted
   bool sharing_ = true;
-  std::vector<int64_t> op_ns_;
+  std::vector<int64_t> measured_;
+  int64_t allocations_ = 0;
 };
 
 }  // namespace forno

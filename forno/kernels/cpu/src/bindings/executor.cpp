@@ -327,10 +327,21 @@ void bind_executor(nb::module_& m) {
       .def("draws", &draws, "The bytes of all draw records; the last step's come first.")
       .def("capture_logits", [](Builder& b, bool on) { b.executor().capture_logits(on); }, nb::arg("on"))
       .def("logits", &logits, "The last step's raw logits, one row per draw.")
-      .def("time_ops", [](Builder& b, bool on) { b.executor().time_ops(on); }, nb::arg("on"))
+      .def("time_ops", [](Builder& b, bool on) {
+        b.executor().measure(on ? Executor::Measure::Nanoseconds : Executor::Measure::Nothing);
+      }, nb::arg("on"))
+      .def("count_ops", [](Builder& b, bool on, bool stepping, size_t first, size_t last) {
+        using Measure = Executor::Measure;
+        b.executor().measure(!on ? Measure::Nothing : stepping ? Measure::Instructions : Measure::Marks, first, last);
+      }, nb::arg("on"), nb::arg("stepping") = true, nb::arg("first") = 0, nb::arg("last") = SIZE_MAX,
+           "Count the instructions of ops [first, last) in the next steps (exact with one thread). Without stepping: only\n"
+           "call forno_instructions before, between and after the ops, for a tool that counts.")
       .def("share_prefixes", [](Builder& b, bool on) { b.executor().share_prefixes(on); }, nb::arg("on"),
            "Whether sequences that share leading blocks read them once; changes no result.")
-      .def("op_nanoseconds", [](Builder& b) { return b.executor().op_nanoseconds(); })
+      .def("op_nanoseconds", [](Builder& b) { return b.executor().measured(); })
+      .def("op_instructions", [](Builder& b) { return b.executor().measured(); })
+      .def_prop_ro("allocations", [](Builder& b) { return b.executor().allocations(); },
+                   "Calls for memory in the last step whose instructions were counted.")
       .def_prop_ro("kv_bytes", [](Builder& b) { return b.executor().kv_bytes(); })
       .def_prop_ro("num_requests", [](Builder& b) { return b.executor().requests().size(); })
       .def_prop_ro("isa", [](Builder& b) { return b.executor().config().kernels->name; });

@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,7 @@
 #include "../isa.hpp"
 #include "../pool.hpp"
 #include "../probe.hpp"
+#include "../stepping.hpp"
 #include "../work.hpp"
 #include "bindings.hpp"
 
@@ -64,6 +66,20 @@ std::optional<double> peak(Pool& pool, const std::string& isa, const std::string
   return rate > 0.0 ? std::optional<double>(rate) : std::nullopt;
 }
 
+// (instructions, allocations) of a loop that asks for memory `times` times. For tests.
+std::pair<int64_t, int64_t> step_through_allocations(int32_t times) {
+  int64_t instructions = 0;
+  {
+    Stepping stepping;
+    for (int32_t i = 0; i < times; ++i) {
+      void* volatile memory = std::malloc(64);
+      std::free(memory);
+    }
+    instructions = forno_instructions();
+  }
+  return {instructions, stepped_allocations()};
+}
+
 }  // namespace
 
 void bind_machine(nb::module_& m) {
@@ -72,6 +88,13 @@ void bind_machine(nb::module_& m) {
     malloc_trim(0);  // glibc's; others keep less
 #endif
   }, "Give freed memory back to the system, where the C library keeps it: worth it once, after a start.");
+#if defined(__clang__)
+  m.attr("COMPILER") = __VERSION__;
+#else
+  m.attr("COMPILER") = "GCC " __VERSION__;
+#endif
+  m.attr("CAN_STEP") = kCanStep;
+  m.def("step_through_allocations", &step_through_allocations, nb::arg("times"), "For tests of counting.");
   nb::class_<Pool>(m, "Pool", "Worker threads, for tests and micro-benchmarks.")
       .def(nb::init<int32_t, int32_t>(), nb::arg("workers"), nb::arg("spin_us") = 50)
       .def_prop_ro("size", &Pool::size)

@@ -1,0 +1,1 @@
+"""Single kernels next to their ceilings: ``python -m benchmarks.kernels``."""

@@ -1,0 +1,118 @@
+"""The two models whose shapes kernels are measured at, with random weights in one format. Reads no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.weights import random_weights
+from forno.kernels.cpu import cpuinfo
+from forno.kernels.cpu.lower import Limits
+from forno.kernels.cpu.pack import pack_weights
+from forno.loader.checkpoint import Tensor
+from forno.models import build_program
+from forno.program import passes
+from forno.program.formats import FORMATS
+from forno.program.program import Program
+from forno.runner.cpu import CpuRunner
+from forno.runner.setup import SPIN_US
+
+_COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+MODELS: dict[str, dict[str, Any]] = {
+    "SmolLM2-135M": {
+        **_COMMON,
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "Qwen2.5-0.5B": {
+        **_COMMON,
+        "model_type": "qwen2",
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+    },
+}
+"""``config.json`` by name."""
+FALLBACKS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+"""What llama-quantize takes where a row is no multiple of 256 weights."""
+BLOCK = 32
+"""Tokens of a KV block."""
+_PATTERN = 1 << 16
+"""Weights after which a random matrix repeats itself: its speed does not depend on its values."""
+
+
+def program_for(model: str, codec: str, layers: int, kv: str = "bf16", disable: Iterable[str] = ()) -> Program:
+    """``model`` with ``layers`` layers, its matrices held as ``codec`` where their rows allow it."""
+    program = build_program({**MODELS[model], "num_hidden_layers": layers})
+    formats = {name: fitting(codec, spec.shape[-1]) for name, spec in program.weights.items()}
+    return passes.apply(program.with_formats(formats).with_kv_dtype(kv), disable)
+
+
+def fitting(codec: str, columns: int) -> str:
+    """``codec``, or what stands in for it in rows of ``columns`` weights."""
+    return codec if columns % FORMATS[codec].block == 0 else FALLBACKS[codec]
+
+
+def layers_for(model: str, codec: str) -> int:
+    """Layers whose weights are twice what the last cache holds, so that each is read from memory; at most the model's own."""
+    program = program_for(model, codec, 1)
+    layer = sum(spec.bytes for name, spec in program.weights.items() if ".layers." in name)
+    return int(max(2, min(MODELS[model]["num_hidden_layers"], -(-cold_bytes() // layer))))
+
+
+def cold_bytes() -> int:
+    """Bytes that, read in turn, are never found in a cache."""
+    return 2 * max((c.bytes for c in cpuinfo.caches()), default=32 << 20)
+
+
+class RandomTensors(Mapping[str, Tensor]):
+    """Weights for every name of ``program``; those of one shape and format share their bytes."""
+
+    def __init__(self, program: Program) -> None:
+        self._weights = program.weights
+        self._made: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        spec = self._weights[name]
+        key = (spec.format, spec.shape)
+        if key not in self._made:
+            self._made[key] = _random_bytes(*key)
+        return Tensor(name, spec.shape, spec.format, self._made[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _random_bytes(form: str, shape: tuple[int, ...]) -> np.ndarray:
+    if len(shape) == 1:
+        return np.ones(shape, np.float32).view(np.uint8)
+    rows = min(shape[0], max(1, _PATTERN // shape[1]))
+    few = np.frombuffer(random_weights(form, (rows, *shape[1:]), np.random.default_rng(0), shape[1] ** -0.5), np.uint8)
+    return np.resize(few, len(few) // rows * shape[0])
+
+
+def random_runner(program: Program, isa: str, threads: int, rows: int, blocks: int, spin_us: int = SPIN_US) -> CpuRunner:
+    """A runner with random weights for steps of ``rows`` tokens, and ``blocks`` KV blocks of ``BLOCK`` tokens."""
+    limits = Limits(
+        threads=threads,
+        isa=isa,
+        spin_us=spin_us,
+        max_rows=rows,
+        max_positions=program.max_positions,
+        num_blocks=blocks,
+        block_size=BLOCK,
+    )
+    return CpuRunner(program, pack_weights(program, RandomTensors(program), threads), limits)
