@@ -157,6 +157,7 @@ class Scheduler:
         """Take in what a step produced: advance, index full blocks, end who is done. Returns all that changed."""
         now = self.clock()
         self.admission.observe(plan.num_tokens, result.seconds)
+        self._speculation.observe(plan.num_tokens, result.seconds)
         updates, self._ended = self._ended, []
         for i, row in enumerate(plan.rows):
             sequence = self._by_index.get(row.request)
