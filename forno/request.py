@@ -253,4 +253,7 @@ class RequestOutput:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
+    num_draft_tokens: int = 0
+    """Guesses that were verified for it, and of them those that were right: totals, like the other counts."""
+    num_accepted_tokens: int = 0
     times: RequestTimes = RequestTimes()

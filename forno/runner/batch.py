@@ -46,10 +46,11 @@ def build_batch(plan: StepPlan, residents: Mapping[int, Resident]) -> Batch:
     for row in plan.rows:
         resident, row0, end = residents[row.request], len(tokens), row.start + row.num_tokens
         assert row.num_tokens > 0, f"{row} computes nothing"
-        known = len(resident.tokens)
-        assert end <= known + len(row.drafts), f"{row} reaches beyond the request's {known} tokens"
+        held = [*resident.tokens, *row.drafts]
+        assert end <= len(held), f"{row} reaches beyond the request's {len(resident.tokens)} tokens"
+        assert end == len(held) or not row.drafts, f"{row} leaves tokens out before or among its drafts"
         spans.append((row.request, row.start, row.num_tokens, row0))
-        tokens += (*resident.tokens[row.start : end], *row.drafts)
+        tokens += held[row.start : end]
         positions.append(np.arange(row.start, end, dtype=np.int32))
         blocks += row.blocks
         offsets.append(len(blocks))

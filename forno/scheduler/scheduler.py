@@ -109,8 +109,13 @@ class Scheduler:
         self._ended.append(Update(sequence, self.clock(), finish_reason=reason, error=error))
         return True
 
-    def retire(self, sequence: Sequence) -> None:
-        """End a request whose last output was just made from an ``Update`` (a stop string); nothing more is reported."""
+    def retire(self, sequence: Sequence, num_generated: int) -> None:
+        """End a request whose last output was just made from an ``Update`` (a stop string); nothing more is reported.
+
+        Tokens after the first ``num_generated`` were never said: they came in one step with the one that ended it.
+        """
+        del sequence.tokens[sequence.num_prompt + num_generated :]
+        sequence.computed = min(sequence.computed, len(sequence.tokens))
         if sequence.state is not State.FINISHED:
             self._finish(sequence)
 

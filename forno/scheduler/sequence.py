@@ -93,6 +93,15 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def num_drafted(self) -> int:
+        return 0 if self.drafter is None else self.drafter.drafted
+
+    @property
+    def num_accepted(self) -> int:
+        """Of the draft tokens, those that were right."""
+        return 0 if self.drafter is None else self.drafter.accepted
+
+    @property
     def may_match(self) -> bool:
         """Whether cached blocks may replace computing. Prompt log-probabilities need every prompt position's logits."""
         return self.request.sampling.prompt_logprobs is None

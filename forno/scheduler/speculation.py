@@ -29,6 +29,7 @@ class Speculation:
         self.config, self.cache, self.counters = config, cache, counters
         self.max_rows = min(config.speculative_max_rows, max_num_tokens) if config.speculative == "ngram" else 0
         self.cost = RowCost()
+        counters.accepted_tokens = [0] * config.num_speculative_tokens if self.max_rows else []
         self._odds = [FIRST_ODDS] * (config.prompt_lookup_max + 1)
 
     def add(self, step: Step) -> None:
@@ -56,7 +57,8 @@ class Speculation:
         assert drafter is not None
         self.counters.drafts += 1
         self.counters.draft_tokens += drafted
-        self.counters.accepted_tokens += accepted
+        for position in range(accepted):
+            self.counters.accepted_tokens[position] += 1
         self._odds[drafter.length] = updated(self._odds[drafter.length], drafted, accepted, SHARED_RATE)
         drafter.learn(drafted, accepted)
 

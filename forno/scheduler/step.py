@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from forno.scheduler.sequence import Sequence
@@ -26,8 +26,8 @@ class Counters:
     drafts: int = 0
     """Rows that verified guesses."""
     draft_tokens: int = 0
-    accepted_tokens: int = 0
-    """Of the draft tokens, those that were right."""
+    accepted_tokens: list[int] = field(default_factory=list)
+    """Of the draft tokens, those that were right, by their position among the drafts of their row."""
 
 
 class Step:
