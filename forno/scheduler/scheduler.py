@@ -48,7 +48,7 @@ class Scheduler:
         max_model_len: int,
         clock: Callable[[], float] = time.monotonic,
         trace: Trace = _no_trace,
-        speculative: SpeculativeConfig = SpeculativeConfig(),
+        speculative: SpeculativeConfig | None = None,
     ) -> None:
         self.config = config
         self.cache = cache
@@ -61,7 +61,7 @@ class Scheduler:
         self._trace = trace
         self._batching = BATCHINGS[config.batching](config)
         self._in_flight = InFlight()
-        self._speculation = Speculation(speculative, cache, self.counters, config.max_num_batched_tokens)
+        self._speculation = Speculation(speculative or SpeculativeConfig(), cache, self.counters, config.max_num_batched_tokens)
         self._by_id: dict[str, Sequence] = {}
         self._by_index: dict[int, Sequence] = {}
         self._deadlines = Deadlines(self._by_id)
