@@ -31,7 +31,7 @@ def test_a_step_that_waited_for_a_core_teaches_little() -> None:
         cost.observe(5, 0.0024)
     before = cost.ratio(1)
     cost.observe(5, 1.0)
-    assert before == pytest.approx(0.05, abs=0.005)
+    assert before == pytest.approx(0.05, abs=0.015)
     assert cost.ratio(1) < 2 * before
 
 
