@@ -130,7 +130,7 @@ class SpeculativeConfig:
     num_speculative_tokens: int = option(8, "Most tokens guessed for one request in one step.")
     prompt_lookup_max: int = option(4, "Longest run of tokens that is compared.")
     prompt_lookup_min: int = option(2, "Shortest run of tokens that must occur again.")
-    speculative_max_rows: int = option(16, "Most tokens, guesses included, of a step in which any are guessed.")
+    speculative_max_rows: int = option(12, "Most tokens, guesses included, of a step in which any are guessed.")
 
     def __post_init__(self) -> None:
         _check_values(self)

@@ -1,4 +1,4 @@
-"""``Drafter``: guesses how one sequence goes on from what it holds already (prompt lookup decoding).
+"""``Drafter``: guesses how one sequence goes on from what it holds already (prompt lookup decoding: Saxena, 2023).
 
 Where the last few tokens occurred before, what followed them then may follow again: text that is quoted, edited or
 summarized, code, lists, loops. Knows token ids only.

@@ -18,6 +18,8 @@ FIRST_ODDS = 0.7
 """The chance of a right guess before anything was learned."""
 SHARED_RATE = 0.05
 """Weight of the newest token in the estimate that new sequences start from."""
+MARGIN = 1.3
+"""How many times its cost a draft must be worth: both are estimates, and the last drafts that pay gain next to nothing."""
 PROBE = 32
 """Matches that a sequence passes over, times the sequences of the step, before it tries one token again."""
 
@@ -91,7 +93,7 @@ class Speculation:
         chances = [(guesses[s][1] ** (i + 1), s) for s in shares for i in range(len(guesses[s][0]))]
         chances.sort(key=lambda entry: entry[0], reverse=True)
         for chance, sequence in chances[: self.max_rows - rows]:
-            if chance <= expected * self.cost.ratio(rows):
+            if chance <= MARGIN * expected * self.cost.ratio(rows):
                 break
             shares[sequence] += 1
             expected += chance

@@ -124,8 +124,11 @@ def test_where_guesses_fail_they_end_but_for_a_probe(bench) -> None:
 
 @pytest.mark.parametrize("more", [0.0, 0.05, 0.3, 1.0])
 @pytest.mark.parametrize("odds", [(0.9, 0.6), (0.99, 0.99), (0.3, 0.05), (0.8, 0.0)])
-def test_as_many_as_raise_the_tokens_per_second(bench, more: float, odds: tuple[float, float]) -> None:
+def test_as_many_as_raise_the_tokens_per_second(
+    bench, monkeypatch: pytest.MonkeyPatch, more: float, odds: tuple[float, float]
+) -> None:
     """Held against all ways of giving two sequences up to eight drafts each."""
+    monkeypatch.setattr(speculation, "MARGIN", 1.0)
     spec = bench(speculative=NGRAM).scheduler._speculation
     spec.cost.observe(1, 1.0)
     spec.cost._more = more
