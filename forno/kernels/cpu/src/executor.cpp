@@ -143,7 +143,7 @@ void Executor::check_drafts(const StepInput& input, const PlanRow& row, const Re
     refuse(where + "the drafts lie outside the plan's drafts");
   if (row.num_drafts >= row.num_tokens || !row.sample) refuse(where + "drafts follow a position that is sampled");
   if (row.mask >= 0) refuse(where + "a mask holds for one position only, so drafts cannot be verified under one");
-  if (row.num_drafts > request.room()) refuse(where + number(row.num_drafts) + " drafts are more than the request may hold");
+  if (row.num_drafts >= request.room()) refuse(where + number(row.num_drafts) + " drafts are more than the request may hold");
   for (int32_t i = 0; i < row.num_drafts; ++i)
     if (const int32_t id = input.drafts[row.first_draft + i]; id < 0 || id >= config_.vocab)
       refuse(where + "draft " + number(id) + " is outside the vocabulary of " + number(config_.vocab));
