@@ -118,6 +118,36 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """Guessing several tokens and verifying them in one step. Changes no output."""
+
+    speculative: str = option(
+        "none",
+        "ngram: guess that text goes on as it did after the same tokens before (prompt lookup), in steps so small that "
+        "another row costs little.",
+        choices=("none", "ngram"),
+    )
+    num_speculative_tokens: int = option(8, "Most tokens guessed for one request in one step.")
+    prompt_lookup_max: int = option(4, "Longest run of tokens that is compared.")
+    prompt_lookup_min: int = option(2, "Shortest run of tokens that must occur again.")
+    speculative_max_rows: int = option(12, "Most tokens, guesses included, of a step in which any are guessed.")
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+        if self.num_speculative_tokens < 1:
+            raise ConfigError(f"--num-speculative-tokens must be at least 1, got {self.num_speculative_tokens}")
+        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
+            raise ConfigError(
+                f"--prompt-lookup-min ({self.prompt_lookup_min}) must be between 1 and "
+                f"--prompt-lookup-max ({self.prompt_lookup_max})"
+            )
+        if self.speculative_max_rows < 2:
+            raise ConfigError(
+                f"--speculative-max-rows must be at least 2, for a token and a guess, got {self.speculative_max_rows}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """The HTTP front."""
 
@@ -142,6 +172,7 @@ class EngineConfig:
     cpu: CpuConfig = CpuConfig()
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
 
 
 ENGINE_PARTS: Mapping[str, type] = {f.name: type(f.default) for f in fields(EngineConfig)}

@@ -135,6 +135,9 @@ class Row:
     """The request's whole block table; covers at least ``start + num_tokens`` positions."""
     sample: bool
     """Whether the last position yields a token."""
+    drafts: tuple[int, ...] = ()
+    """Guesses of the tokens that follow the request's own; the last of ``num_tokens``. Each position from the last known
+    token on is sampled as if the guesses before it were right, and counts as long as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ class StepResult:
     """What a step produced, in the order of ``StepPlan.rows``."""
 
     tokens: tuple[tuple[int, ...], ...]
-    """Per row: the sampled tokens, empty where ``sample`` was false; more than one after a verified draft."""
+    """Per row: the sampled tokens, empty where ``sample`` was false; one, and one more per draft token that was right."""
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()
     """Per row, aligned with ``tokens``; the outer tuple is empty if no request asked."""
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
@@ -250,4 +253,7 @@ class RequestOutput:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
+    num_draft_tokens: int = 0
+    """Guesses that were verified for it, and of them those that were right: totals, like the other counts."""
+    num_accepted_tokens: int = 0
     times: RequestTimes = RequestTimes()

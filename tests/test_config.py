@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from forno.config import CacheConfig, CpuConfig, ModelConfig, SchedulerConfig, ServerConfig
+from forno.config import CacheConfig, CpuConfig, ModelConfig, SchedulerConfig, ServerConfig, SpeculativeConfig
 from forno.errors import ConfigError
 from forno.options import flag
 
-CONFIGS = (ModelConfig, CpuConfig, CacheConfig, SchedulerConfig, ServerConfig)
+CONFIGS = (ModelConfig, CpuConfig, CacheConfig, SchedulerConfig, SpeculativeConfig, ServerConfig)
 CHOSEN = [(config, f.name, f.metadata["choices"]) for config in CONFIGS for f in fields(config) if "choices" in f.metadata]
 
 
@@ -51,6 +51,20 @@ def test_a_step_has_room_for_every_sequence() -> None:
         SchedulerConfig(max_num_seqs=0)
     with pytest.raises(ConfigError, match=r"--max-num-batched-tokens \(7\) must be at least --max-num-seqs \(8\)"):
         SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_speculative_tokens": 0}, "--num-speculative-tokens must be at least 1, got 0"),
+        ({"prompt_lookup_min": 0}, r"--prompt-lookup-min \(0\) must be between 1 and --prompt-lookup-max \(4\)"),
+        ({"prompt_lookup_max": 1}, r"--prompt-lookup-min \(2\) must be between 1 and --prompt-lookup-max \(1\)"),
+        ({"speculative_max_rows": 1}, "--speculative-max-rows must be at least 2, for a token and a guess, got 1"),
+    ],
+)
+def test_guesses_have_room(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SpeculativeConfig(speculative="ngram", **options)
 
 
 def test_a_config_does_not_change() -> None:

@@ -91,7 +91,7 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
 
     trace = Trace(clock)
     cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching)
-    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, trace)
+    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, trace, config.speculative)
     return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), trace)
 
 

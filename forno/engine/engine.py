@@ -103,7 +103,7 @@ class Engine:
         """``output`` was the last of its request."""
         assert output.finish_reason is not None
         sequence = self._live.pop(output.id)
-        self.scheduler.retire(sequence)
+        self.scheduler.retire(sequence, output.num_generated_tokens)
         self.output.close(output.id)
         self.runner.release(sequence.index)
         self.collector.finish(sequence, output.finish_reason, output.times)

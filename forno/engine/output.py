@@ -50,22 +50,29 @@ class Transcript:
         self.times = RequestTimes(arrival=request.arrival)
         self.prompt_logprobs: list[TokenLogprobs] | None = [] if request.sampling.prompt_logprobs is not None else None
 
-    def say(self, tokens: tuple[int, ...], total: int, last: bool) -> tuple[str, str | None]:
-        """Text to show after ``tokens`` were added as the ``total``-th and before, and the stop string, if one matched.
+    def say(self, tokens: tuple[int, ...], total: int, last: bool, silent: int = 0) -> tuple[str, str | None, int]:
+        """Text to show after ``tokens`` were added, which made ``total``; the stop string, if one matched; and how many of
+        the tokens that took (all, if none did).
 
-        ``last``: no token will follow, so nothing is held back.
+        ``last``: no token will follow, so nothing is held back. The last ``silent`` tokens have no text.
         """
         if self._detokenizer is None:
-            return "", None
-        text = self._detokenizer.add(tokens) if tokens else ""
+            return "", None, len(tokens)
+        spoken = tokens[: len(tokens) - silent]
+        if self._stops is None:
+            text = self._detokenizer.add(spoken) if spoken else ""
+            return text + self._detokenizer.flush() if last else text, None, len(tokens)
+        pieces = [self._detokenizer.add((token,)) for token in spoken] + [""] * silent or [""]
         if last:
-            text += self._detokenizer.flush()
-        if self._stops is None or total <= self._min_tokens:
-            return text, None
-        shown, stop = self._stops.add(text)
-        if last and stop is None:
-            shown += self._stops.flush()
-        return shown, stop
+            pieces[-1] += self._detokenizer.flush()
+        shown = ""
+        for i, piece in enumerate(pieces, 1):
+            used = min(i, len(tokens))
+            text, stop = self._stops.add(piece) if total - len(tokens) + used > self._min_tokens else (piece, None)
+            shown += text
+            if stop is not None:
+                return shown, stop, used
+        return shown + self._stops.flush() if last else shown, None, len(tokens)
 
     def note_prompt_logprobs(self, position: int, values: tuple[TokenLogprobs, ...]) -> None:
         """Positions from 1 on, in order; those computed again after a preemption are the same and skipped."""
@@ -117,14 +124,15 @@ class OutputProcessor:
 
     def _output(self, update: Update, transcript: Transcript) -> RequestOutput:
         sequence, reason, error = update.sequence, update.finish_reason, update.error
-        generated = sequence.num_generated
+        tokens, generated = update.tokens, sequence.num_generated
         stop_reason: int | str | None = None
         try:
-            spoken = update.tokens
-            if reason is FinishReason.STOP and spoken and spoken[-1] in sequence.stop_ids:
-                stop_reason = spoken[-1] if spoken[-1] in sequence.request.sampling.stop_token_ids else None
-                spoken = spoken[:-1]
-            text, stop = transcript.say(spoken, generated, last=reason is not None)
+            stopped = reason is FinishReason.STOP and bool(tokens) and tokens[-1] in sequence.stop_ids
+            if stopped and tokens[-1] in sequence.request.sampling.stop_token_ids:
+                stop_reason = tokens[-1]
+            text, stop, used = transcript.say(tokens, generated, reason is not None, int(stopped))
+            generated -= len(tokens) - used
+            tokens = tokens[:used]
             if stop is not None:
                 reason, stop_reason = FinishReason.STOP, stop
         except Exception as cause:
@@ -136,8 +144,8 @@ class OutputProcessor:
         return RequestOutput(
             id=sequence.request.id,
             text=text,
-            token_ids=update.tokens,
-            logprobs=update.logprobs,
+            token_ids=tokens,
+            logprobs=update.logprobs[: len(tokens)],
             prompt_logprobs=transcript.take_prompt_logprobs() if first else (),
             finish_reason=reason,
             stop_reason=stop_reason,
@@ -145,6 +153,8 @@ class OutputProcessor:
             num_prompt_tokens=sequence.num_prompt,
             num_cached_tokens=sequence.num_cached,
             num_generated_tokens=generated,
+            num_draft_tokens=sequence.num_drafted,
+            num_accepted_tokens=sequence.num_accepted,
             times=transcript.times,
         )
 

@@ -48,6 +48,12 @@ class EngineStats:
     preemptions: int = 0
     evictions: int = 0
     """Cached blocks that were overwritten."""
+    drafts: int = 0
+    """Times that guesses of a request's next tokens were verified."""
+    draft_tokens: int = 0
+    """Tokens guessed."""
+    accepted_tokens: tuple[int, ...] = ()
+    """Of those, tokens that were right, by their position among the guesses of their step."""
     queue_seconds: float = 0.0
     """Time that requests waited before they were first scheduled, summed."""
     finished: Mapping[str, int] = field(default_factory=dict)
@@ -66,6 +72,9 @@ class FinishedRequest:
     num_generated_tokens: int
     num_preemptions: int
     max_tokens: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    """Of the draft tokens, those that were right."""
 
 
 @dataclass(slots=True)
@@ -112,6 +121,8 @@ class StatsCollector:
                 sequence.num_generated,
                 sequence.num_preemptions,
                 sequence.request.sampling.max_tokens,
+                sequence.num_drafted,
+                sequence.num_accepted,
             )
         )
 
@@ -134,6 +145,9 @@ class StatsCollector:
             prefix_cache_hits=cache.hit_tokens,
             preemptions=scheduler.counters.preemptions,
             evictions=cache.pool.num_evictions,
+            drafts=scheduler.counters.drafts,
+            draft_tokens=scheduler.counters.draft_tokens,
+            accepted_tokens=tuple(scheduler.counters.accepted_tokens),
             queue_seconds=scheduler.counters.queue_seconds,
             finished=MappingProxyType(dict(self.finished)),
         )

@@ -36,7 +36,7 @@ class Resident:
 
 def build_batch(plan: StepPlan, residents: Mapping[int, Resident]) -> Batch:
     """The arrays of one step. Rows come in the plan's order; a row's outputs are its known targets (prompt
-    log-probabilities), by position, then the position to sample, if any."""
+    log-probabilities), by position, then the positions to sample: the last known token's, if any, and each draft's."""
     tokens: list[int] = []
     positions: list[np.ndarray] = []
     spans: list[tuple[int, int, int, int]] = []
@@ -46,9 +46,11 @@ def build_batch(plan: StepPlan, residents: Mapping[int, Resident]) -> Batch:
     for row in plan.rows:
         resident, row0, end = residents[row.request], len(tokens), row.start + row.num_tokens
         assert row.num_tokens > 0, f"{row} computes nothing"
-        assert end <= len(resident.tokens), f"{row} reaches beyond the request's {len(resident.tokens)} tokens"
+        held = [*resident.tokens, *row.drafts]
+        assert end <= len(held), f"{row} reaches beyond the request's {len(resident.tokens)} tokens"
+        assert end == len(held) or not row.drafts, f"{row} leaves tokens out before or among its drafts"
         spans.append((row.request, row.start, row.num_tokens, row0))
-        tokens += resident.tokens[row.start : end]
+        tokens += held[row.start : end]
         positions.append(np.arange(row.start, end, dtype=np.int32))
         blocks += row.blocks
         offsets.append(len(blocks))
@@ -71,5 +73,6 @@ def _outputs(row: Row, row0: int, request: Request) -> list[tuple[int, int, int,
         scored = range(row.start, min(end, len(request.prompt) - 1))
         needed = [(row0 + p - row.start, row.request, p, request.prompt[p + 1]) for p in scored]
     if row.sample:
-        needed.append((row0 + row.num_tokens - 1, row.request, end - 1, SAMPLE))
+        sampled = range(end - 1 - len(row.drafts), end)
+        needed += [(row0 + p - row.start, row.request, p, SAMPLE) for p in sampled]
     return needed

@@ -23,11 +23,11 @@ from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, T
 from forno.runner import setup
 from forno.runner.admit import check_request, constraint_error, seed_of
 from forno.runner.native import native_sampling
-from forno.runner.results import DRAW, NO_ERROR, draw_error, token_logprobs
+from forno.runner.results import DRAW, NO_ERROR, WRONG_DRAFT, draw_error, token_logprobs
 
 NO_MASK = -1
 NO_TARGET = -1
-_COLUMNS = 7
+_COLUMNS = 9
 """Columns of ``PlanRow`` in executor.hpp."""
 
 
@@ -134,18 +134,22 @@ class CpuRunner:
         masks = self._fill_masks(plan, errors) if self._constraints else {}
         entries: list[tuple[int, ...]] = []
         blocks: list[int] = []
+        drafts: list[int] = []
         for i, row in enumerate(plan.rows):
             sample = row.sample and i not in errors
             mask = masks.get(i, NO_MASK)
-            entries.append((row.request, row.start, row.num_tokens, sample, len(blocks), len(row.blocks), mask))
+            at = (len(blocks), len(row.blocks), mask, len(drafts), len(row.drafts))
+            entries.append((row.request, row.start, row.num_tokens, sample, *at))
             blocks += row.blocks
+            drafts += row.drafts
         if len(entries) > len(self._rows):
             raise ValueError(f"{len(entries)} rows exceed the limit of {len(self._rows)}")
         if entries:
             self._rows[: len(entries)] = entries
         copies = np.array(plan.copies, np.int32).reshape(-1, 2)
         table = np.array(blocks, np.int32)
-        return int(self.executor.run(self._rows, len(entries), table, copies, self._masks[: len(masks)]))
+        guesses = np.array(drafts, np.int32)
+        return int(self.executor.run(self._rows, len(entries), table, copies, self._masks[: len(masks)], guesses))
 
     def _fill_masks(self, plan: StepPlan, errors: dict[int, Exception]) -> dict[int, int]:
         """Ask the constraints of rows that sample for their masks; returns the mask's index by row."""
@@ -168,20 +172,22 @@ class CpuRunner:
     ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs, ...], ...], dict[int, tuple[TokenLogprobs, ...]]]:
         """Sort the draws by row: sampled tokens, their scores, and scores of prompt tokens."""
         tokens: list[tuple[int, ...]] = [()] * len(plan.rows)
-        scored: dict[int, TokenLogprobs] = {}
+        scored: dict[int, tuple[TokenLogprobs, ...]] = {}
         prompt: dict[int, list[TokenLogprobs]] = {}
         columns = (draws[name].tolist() for name in ("row", "target", "token", "error"))
         for i, (index, target, token, code) in enumerate(zip(*columns, strict=True)):
             row = plan.rows[index]
+            if code == WRONG_DRAFT:
+                continue
             if code != NO_ERROR:
                 errors[index] = draw_error(code)
             elif target != NO_TARGET:
                 prompt.setdefault(index, []).append(token_logprobs(draws[i]))
             elif self._accept(row, index, token, errors):
-                tokens[index] = (token,)
+                tokens[index] += (token,)
                 if row.request in self._scored:
-                    scored[index] = token_logprobs(draws[i])
-        logprobs = tuple((scored[i],) if i in scored else () for i in range(len(plan.rows))) if scored else ()
+                    scored[index] = (*scored.get(index, ()), token_logprobs(draws[i]))
+        logprobs = tuple(scored.get(i, ()) for i in range(len(plan.rows))) if scored else ()
         return tuple(tokens), logprobs, {i: tuple(p) for i, p in prompt.items()}
 
     def _accept(self, row: Row, index: int, token: int, errors: dict[int, Exception]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from forno.errors import ConstraintError, NumericsError
 from forno.kernels.reference.executor import ReferenceExecutor
 from forno.kernels.reference.sampling import SamplingContext, logprobs, sample
-from forno.program.batch import OUTPUT_SLOT, ROW, TARGET
+from forno.program.batch import OUTPUT_SLOT, POSITION, ROW, TARGET
 from forno.program.program import Program
 from forno.request import Request, StepPlan, StepResult, TokenLogprobs
 from forno.runner.admit import check_request, constraint_error
@@ -53,11 +53,13 @@ class ReferenceRunner:
             resident, target = self.residents[output[OUTPUT_SLOT]], output[TARGET]
             try:
                 if target == SAMPLE:
-                    step.sampled(row, *self._sample(resident, scores))
+                    if resident.tokens[output[POSITION] :] == [batch.token_ids[output[ROW]]]:  # else a draft was wrong
+                        step.sampled(row, *self._sample(resident, scores))
                 else:
                     step.scored(row, _logprobs(scores, target, resident.request.sampling.prompt_logprobs or 0))
             except (NumericsError, ConstraintError) as error:
-                step.errors[row] = error
+                if not step.tokens[row]:  # after a draft that was right, the next step comes to it again
+                    step.errors[row] = error
         return step.result(time.perf_counter() - started)
 
     def _sample(self, resident: Resident, logits: np.ndarray) -> tuple[int, TokenLogprobs | None]:

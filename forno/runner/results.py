@@ -23,6 +23,8 @@ DRAW = np.dtype(
 """``Draw`` in sampler.hpp."""
 
 NO_ERROR = 0
+WRONG_DRAFT = 4
+"""Drawn after a draft token that was not what was drawn in its place: no result, and nobody's failure."""
 _ERRORS = {
     1: lambda: NumericsError("the model's logits contain NaN or infinity; the weights or the prompt's values are out of range"),
     2: lambda: ConstraintError("the constraint, together with the masked tokens, leaves no token to choose"),

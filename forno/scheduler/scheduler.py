@@ -17,7 +17,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from forno.cache import KvCache, Match
-from forno.config import SchedulerConfig
+from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.errors import DeadlineError
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
@@ -25,6 +25,7 @@ from forno.scheduler.batching import BATCHINGS
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.sequence import Event, Sequence, State, Update
+from forno.scheduler.speculation import Speculation
 from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
@@ -47,6 +48,7 @@ class Scheduler:
         max_model_len: int,
         clock: Callable[[], float] = time.monotonic,
         trace: Trace = _no_trace,
+        speculative: SpeculativeConfig | None = None,
     ) -> None:
         self.config = config
         self.cache = cache
@@ -59,6 +61,7 @@ class Scheduler:
         self._trace = trace
         self._batching = BATCHINGS[config.batching](config)
         self._in_flight = InFlight()
+        self._speculation = Speculation(speculative or SpeculativeConfig(), cache, self.counters, config.max_num_batched_tokens)
         self._by_id: dict[str, Sequence] = {}
         self._by_index: dict[int, Sequence] = {}
         self._deadlines = Deadlines(self._by_id)
@@ -106,8 +109,13 @@ class Scheduler:
         self._ended.append(Update(sequence, self.clock(), finish_reason=reason, error=error))
         return True
 
-    def retire(self, sequence: Sequence) -> None:
-        """End a request whose last output was just made from an ``Update`` (a stop string); nothing more is reported."""
+    def retire(self, sequence: Sequence, num_generated: int) -> None:
+        """End a request whose last output was just made from an ``Update`` (a stop string); nothing more is reported.
+
+        Tokens after the first ``num_generated`` were never said: they came in one step with the one that ended it.
+        """
+        del sequence.tokens[sequence.num_prompt + num_generated :]
+        sequence.computed = min(sequence.computed, len(sequence.tokens))
         if sequence.state is not State.FINISHED:
             self._finish(sequence)
 
@@ -146,13 +154,15 @@ class Scheduler:
                 self._welcome(step, now, before=sequence.rank)
             self._continue(sequence, step)
         self._welcome(step, now, before=END_OF_LINE)
-        rows = tuple([sequence.row(num_tokens) for sequence, num_tokens in step.tokens.items()])
+        self._speculation.add(step)
+        rows = tuple([sequence.row(count, step.drafts.get(sequence, ())) for sequence, count in step.tokens.items()])
         return StepPlan(rows, tuple(step.copies))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Update]:
         """Take in what a step produced: advance, index full blocks, end who is done. Returns all that changed."""
         now = self.clock()
         self.admission.observe(plan.num_tokens, result.seconds)
+        self._speculation.observe(plan.num_tokens, result.seconds)
         updates, self._ended = self._ended, []
         for i, row in enumerate(plan.rows):
             sequence = self._by_index.get(row.request)
@@ -307,6 +317,8 @@ class Scheduler:
         if result.errors and (error := result.errors.get(i)) is not None:
             update.finish_reason, update.error = FinishReason.ERROR, error
             return update
+        if row.drafts:
+            self._speculation.verified(sequence, len(row.drafts), len(result.tokens[i]) - 1)
         if result.prompt_logprobs and i in result.prompt_logprobs:
             update.prompt_logprobs, update.prompt_position = result.prompt_logprobs[i], row.start + 1
         end = row.start + row.num_tokens

@@ -7,6 +7,7 @@ from enum import Enum, StrEnum, auto
 
 from forno.cache import BlockTable
 from forno.request import FinishReason, Request, Row, TokenLogprobs
+from forno.scheduler.drafter import Drafter
 
 
 class State(Enum):
@@ -44,6 +45,7 @@ class Sequence:
     __slots__ = (
         "claimed",
         "computed",
+        "drafter",
         "first_token",
         "index",
         "num_cached",
@@ -77,6 +79,8 @@ class Sequence:
         self.num_cached = 0
         """Prompt tokens found in the prefix cache when it was first scheduled."""
         self.num_preemptions = 0
+        self.drafter: Drafter | None = None
+        """Made when its next tokens are first guessed."""
         self.scheduled = self.first_token = 0.0
         """Seconds on the scheduler's clock; 0 if it has not happened."""
 
@@ -89,13 +93,22 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def num_drafted(self) -> int:
+        return 0 if self.drafter is None else self.drafter.drafted
+
+    @property
+    def num_accepted(self) -> int:
+        """Of the draft tokens, those that were right."""
+        return 0 if self.drafter is None else self.drafter.accepted
+
+    @property
     def may_match(self) -> bool:
         """Whether cached blocks may replace computing. Prompt log-probabilities need every prompt position's logits."""
         return self.request.sampling.prompt_logprobs is None
 
-    def row(self, num_tokens: int) -> Row:
+    def row(self, num_tokens: int, drafts: tuple[int, ...] = ()) -> Row:
         sample = num_tokens >= self.pending and self.request.sampling.max_tokens > 0
-        return Row(self.index, self.computed, num_tokens, self.table.ids, sample)
+        return Row(self.index, self.computed, num_tokens + len(drafts), self.table.ids, sample, drafts)
 
     def accept(self, sampled: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Append sampled tokens up to the first that ends the request; returns those kept and the reason, if any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from forno.scheduler.sequence import Sequence
@@ -23,12 +23,17 @@ class Counters:
     """Of the prompt tokens, those found in the prefix cache."""
     queue_seconds: float = 0.0
     """Time between arrival and first being scheduled."""
+    drafts: int = 0
+    """Rows that verified guesses."""
+    draft_tokens: int = 0
+    accepted_tokens: list[int] = field(default_factory=list)
+    """Of the draft tokens, those that were right, by their position among the drafts of their row."""
 
 
 class Step:
     """Who computes how many tokens, as far as decided."""
 
-    __slots__ = ("barrier", "budget", "copies", "seats", "tokens")
+    __slots__ = ("barrier", "budget", "copies", "drafts", "seats", "tokens")
 
     def __init__(self, budget: int, seats: int) -> None:
         self.budget = budget
@@ -39,6 +44,8 @@ class Step:
         self.copies: list[tuple[int, int]] = []
         """(source, destination) blocks, in the order in which the cache asked for them. None is in vain: whoever joins
         in a step keeps its blocks in that step, since all who come after it rank worse."""
+        self.drafts: dict[Sequence, tuple[int, ...]] = {}
+        """Guesses to verify besides ``tokens``, where there are any."""
         self.barrier: Rank = END_OF_LINE
         """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
 

@@ -128,6 +128,13 @@ class EngineMetrics:
         yield make.counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
         yield make.counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
         yield make.counter("prefix_cache_evictions", "Cached blocks that were overwritten.", stats.evictions)
+        drafts, tokens, accepted = stats.drafts, stats.draft_tokens, stats.accepted_tokens
+        yield make.counter("spec_decode_num_drafts", "Times that guessed tokens of a request were verified.", drafts)
+        yield make.counter("spec_decode_num_draft_tokens", "Tokens guessed.", tokens)
+        yield make.counter("spec_decode_num_accepted_tokens", "Guessed tokens that were right.", sum(accepted))
+        by_position = {str(i): float(count) for i, count in enumerate(accepted)}
+        text = "Guessed tokens that were right, by their position in the guess."
+        yield make.by(CounterMetricFamily, "position", "spec_decode_num_accepted_tokens_per_pos", text, by_position)
         yield make.counter("num_preemptions", "Requests preempted for want of KV blocks.", stats.preemptions)
         yield make.counter("prompt_tokens", "Prompt tokens of scheduled requests.", stats.prompt_tokens)
         yield make.counter("prompt_tokens_cached", "Of those, tokens found in the cache.", stats.cached_tokens)

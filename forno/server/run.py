@@ -46,7 +46,7 @@ class Run(Generic[B, C]):
         return usage.usage(self._done(), self.body.n or 1)
 
     def timings(self) -> wire.Timings:
-        return usage.timings(output.times for output in self._done())
+        return usage.timings(self._done())
 
     def tail(self, template: ChunkTemplate) -> bytes:
         """The last chunk of a stream whose client wants the usage, else nothing."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from forno.request import RequestOutput, RequestTimes, TokenLogprobs
+from msgspec import UNSET
+
+from forno.request import RequestOutput, TokenLogprobs
 from forno.server import wire
 from forno.text import Tokenizer
 
@@ -30,9 +32,11 @@ def usage(last_outputs: Iterable[RequestOutput], prompts: int = 0) -> wire.Usage
     )
 
 
-def timings(times: Iterable[RequestTimes]) -> wire.Timings:
+def timings(last_outputs: Iterable[RequestOutput]) -> wire.Timings:
     """Timings of a response: from the arrival to the last choice's end, the first token being any choice's first."""
-    every = list(times)
+    outputs = list(last_outputs)
+    every = [output.times for output in outputs]
+    drafted = sum(output.num_draft_tokens for output in outputs)
     arrival = min(t.arrival for t in every)
     scheduled = min(t.scheduled or t.finished for t in every)
     first = min(t.first_token or t.finished for t in every)
@@ -42,6 +46,8 @@ def timings(times: Iterable[RequestTimes]) -> wire.Timings:
         ttft_ms=_ms(first - arrival),
         generate_ms=_ms(finished - first),
         total_ms=_ms(finished - arrival),
+        draft_n=drafted or UNSET,
+        draft_n_accepted=sum(output.num_accepted_tokens for output in outputs) if drafted else UNSET,
     )
 
 

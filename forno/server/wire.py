@@ -250,6 +250,9 @@ class Timings(Out, kw_only=True):
     ttft_ms: float
     generate_ms: float
     total_ms: float
+    draft_n: int | UnsetType = UNSET
+    """Tokens guessed under ``--speculative``, and of them those that were right; llama.cpp's names."""
+    draft_n_accepted: int | UnsetType = UNSET
 
 
 class TopLogprob(Out, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from forno.request import FinishReason, Request, StepPlan, StepResult, TokenLogprobs
+from forno.request import FinishReason, Request, Row, StepPlan, StepResult, TokenLogprobs
 
 VOCAB = 251
 
@@ -29,22 +29,22 @@ def extend(history: int, token: int) -> int:
     return hash((history, token))
 
 
-def next_token(history: int) -> int:
-    return history % VOCAB
+def next_token(history: int, vocab: int = VOCAB) -> int:
+    return history % vocab
 
 
 def logprob_of(history: int, token: int) -> TokenLogprobs:
     return TokenLogprobs(token, -(hash((history, token, 1)) % 1000) / 100, 1)
 
 
-def unbatched(request: Request, vocab_map: Callable[[int], int] = next_token) -> tuple[tuple[int, ...], FinishReason]:
+def unbatched(request: Request, vocab: int = VOCAB) -> tuple[tuple[int, ...], FinishReason]:
     """What the request must generate, whatever else runs: one token at a time, no cache, no scheduler."""
     sampling, history, out = request.sampling, root(request), []
     for token in request.prompt:
         history = extend(history, token)
     stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(request.eos_token_ids))
     while len(out) < sampling.max_tokens:
-        out.append(vocab_map(history))
+        out.append(next_token(history, vocab))
         history = extend(history, out[-1])
         if out[-1] in stops and len(out) > sampling.min_tokens:
             return tuple(out), FinishReason.STOP
@@ -54,8 +54,9 @@ def unbatched(request: Request, vocab_map: Callable[[int], int] = next_token) ->
 class FakeRunner:
     """Implements ``forno.request.Runner``.
 
-    ``burst``: tokens returned per sampling row, as after a verified draft. ``fail``: (id, generated tokens) to an
-    exception for that row. ``seconds``: what each step claims to have taken. ``on_run``: called with each plan.
+    ``burst``: tokens returned per sampling row without drafts. ``vocab``: with few tokens drafts are often right.
+    ``fail``: (id, generated tokens) to an exception for that row. ``seconds``: what each step claims to have taken.
+    ``on_run``: called with each plan.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class FakeRunner:
         burst: int = 1,
         seconds: float = 0.01,
         on_run: Callable[[StepPlan], None] | None = None,
+        vocab: int = VOCAB,
     ) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.max_model_len = num_blocks * block_size
-        self.burst, self.seconds, self.on_run = burst, seconds, on_run
+        self.burst, self.seconds, self.on_run, self.vocab = burst, seconds, on_run, vocab
         self.fail: dict[tuple[str, int], Exception] = {}
         self.requests: dict[int, Request] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -104,10 +106,12 @@ class FakeRunner:
             request = self.requests[row.request]
             if request.sampling.prompt_logprobs is not None:
                 prompt_logprobs[i] = self._prompt_logprobs(row.request, row.start, row.num_tokens)
-            sampled = self._sample(row.request) if row.sample else ()
-            error = self.fail.get((request.id, len(self.tokens[row.request]) - len(request.prompt)))
-            if error is not None:
+            sampled = self._sample(row) if row.sample else ()
+            made = len(self.tokens[row.request]) - len(request.prompt)
+            if (error := self.fail.get((request.id, made))) is not None:
                 errors[i], sampled = error, ()
+            if row.drafts:  # what fails after a draft is come to again
+                sampled = next((sampled[:n] for n in range(len(sampled)) if (request.id, made + n) in self.fail), sampled)
             logprobs.append(self._append(row.request, sampled))
             tokens.append(sampled)
         wanted = any(r.sampling.logprobs is not None for r in self.requests.values())
@@ -124,10 +128,13 @@ class FakeRunner:
         for row in plan.rows:
             known, size = self.tokens[row.request], self.block_size
             assert row.num_tokens > 0, "an empty row"
-            assert row.start + row.num_tokens <= len(known), "a row computes tokens that do not exist"
+            drafts, constraint = len(row.drafts), self.requests[row.request].constraint
+            end = row.start + row.num_tokens - drafts
+            assert end <= len(known), "a row computes tokens that do not exist"
+            assert not drafts or (end == len(known) > row.start and constraint is None), "drafts that cannot be verified"
             assert row.start + row.num_tokens <= len(row.blocks) * size, "a row is longer than its block table"
             samples = self.requests[row.request].sampling.max_tokens > 0
-            assert row.sample == (samples and row.start + row.num_tokens == len(known)), "samples elsewhere than at the end"
+            assert row.sample == (samples and end == len(known)), "samples elsewhere than at the end"
             for p in range(row.start):
                 held = self.slots.get((row.blocks[p // size], p % size))
                 assert held == self.histories[row.request][p], f"position {p} is not in the cache"
@@ -136,18 +143,23 @@ class FakeRunner:
         written: set[tuple[int, int]] = set()
         read = {(row.blocks[p // self.block_size], p % self.block_size) for row in plan.rows for p in range(row.start)}
         for row in plan.rows:
+            histories = list(self.histories[row.request])
+            for draft in row.drafts:
+                histories.append(extend(histories[-1], draft))
             for p in range(row.start, row.start + row.num_tokens):
                 slot = (row.blocks[p // self.block_size], p % self.block_size)
                 assert slot not in written, "two rows write one slot"
                 assert slot not in read, "a row overwrites what another reads"
                 written.add(slot)
-                self.slots[slot] = self.histories[row.request][p]
+                self.slots[slot] = histories[p]
             self.computed += row.num_tokens
 
-    def _sample(self, index: int) -> tuple[int, ...]:
-        history, sampled = self.histories[index][-1], []
-        for _ in range(self.burst):
-            sampled.append(next_token(history))
+    def _sample(self, row: Row) -> tuple[int, ...]:
+        history, sampled = self.histories[row.request][-1], []
+        for i in range(len(row.drafts) + 1 if row.drafts else self.burst):
+            if row.drafts and tuple(sampled) != row.drafts[:i]:
+                break
+            sampled.append(next_token(history, self.vocab))
             history = extend(history, sampled[-1])
         return tuple(sampled)
 

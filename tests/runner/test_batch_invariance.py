@@ -1,5 +1,5 @@
 """The promise: a request's logits have the same bits whatever else is in the batch, however its prompt is chunked,
-whether its prefix was cached, whether it was preempted, and however many threads run."""
+whether its prefix was cached, whether it was preempted, whether its tokens were guessed, and however many threads run."""
 
 from __future__ import annotations
 
@@ -54,9 +54,13 @@ class Sequence:
     def is_done(self) -> bool:
         return len(self.tokens) == GENERATED
 
-    def row(self, count: int) -> Row:
+    def row(self, count: int, drafts: tuple[int, ...] = ()) -> Row:
+        """``drafts`` are verified where the row reaches the last known token."""
         count = min(count, self.known - self.position)
-        return Row(self.slot, self.position, count, self.blocks, self.position + count == self.known)
+        if self.position + count < self.known:
+            return Row(self.slot, self.position, count, self.blocks, False)
+        drafts = drafts[: GENERATED - len(self.tokens) - 1]
+        return Row(self.slot, self.position, count + len(drafts), self.blocks, True, drafts)
 
 
 @cache
@@ -86,19 +90,25 @@ def preempt(sequence: Sequence) -> None:
     sequence.position, sequence.blocks = 0, own_blocks(sequence.number)
 
 
-def step(runner: CpuRunner, parts: list[tuple[Sequence, int]], copies: tuple[tuple[int, int], ...] = ()) -> dict[int, Bits]:
-    """Run one step of (sequence, tokens to compute); returns each sequence's new logits by its number."""
-    rows = [sequence.row(count) for sequence, count in parts]
+Part = tuple[Sequence, int, tuple[int, ...]]
+"""Sequence, tokens to compute, drafts to verify."""
+
+
+def step(runner: CpuRunner, parts: list[Part], copies: tuple[tuple[int, int], ...] = ()) -> dict[int, Bits]:
+    """Run one step; returns each sequence's new logits by its number."""
+    rows = [sequence.row(count, drafts) for sequence, count, drafts in parts]
     result = runner.run(StepPlan(tuple(rows), copies))
     assert not result.errors
     logits = iter(runner.executor.logits())
     bits: dict[int, Bits] = {}
-    for (sequence, _), row, tokens in zip(parts, rows, result.tokens, strict=True):
-        scored = [p for p in range(row.start, row.start + row.num_tokens) if p + 1 < len(PROMPTS[sequence.number])]
-        wanted = scored + ([row.start + row.num_tokens - 1] if row.sample else [])
-        bits[sequence.number] = {position: next(logits).tobytes() for position in wanted}
-        sequence.position += row.num_tokens
+    for (sequence, _, _), row, tokens in zip(parts, rows, result.tokens, strict=True):
+        end = row.start + row.num_tokens
+        scored = [p for p in range(row.start, end) if p + 1 < len(PROMPTS[sequence.number])]
+        wanted = scored + (list(range(end - 1 - len(row.drafts), end)) if row.sample else [])
+        found = {position: next(logits).tobytes() for position in wanted}
+        sequence.position = end - len(row.drafts) + max(len(tokens) - 1, 0)
         sequence.tokens += tokens
+        bits[sequence.number] = {position: raw for position, raw in found.items() if position < sequence.position}
     return bits
 
 
@@ -108,7 +118,7 @@ def alone(kind: str, isa: str, number: int) -> tuple[Bits, tuple[int, ...]]:
     one = runner(kind, isa, 1)
     sequence, bits = admit(one, number), {}
     while not sequence.is_done:
-        bits.update(step(one, [(sequence, MAX_ROWS)])[number])
+        bits.update(step(one, [(sequence, MAX_ROWS, ())])[number])
     one.release(sequence.slot)
     return bits, tuple(sequence.tokens)
 
@@ -117,7 +127,9 @@ def alone(kind: str, isa: str, number: int) -> tuple[Bits, tuple[int, ...]]:
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
 @settings(max_examples=12, derandomize=True)
-def test_bits_do_not_depend_on_company_chunks_hits_preemption_or_threads(kind: str, isa: str, data: st.DataObject) -> None:
+def test_bits_do_not_depend_on_company_chunks_hits_preemption_drafts_or_threads(
+    kind: str, isa: str, data: st.DataObject
+) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     shared = runner(kind, isa, data.draw(st.sampled_from([1, 2, 4])))
     live = {number: admit(shared, number) for number in rng.permutation(len(PROMPTS)).tolist()}
@@ -125,7 +137,7 @@ def test_bits_do_not_depend_on_company_chunks_hits_preemption_or_threads(kind: s
     while live:
         copies = hit_prefix(rng, {**finished, **live})
         chosen = rng.permutation(list(live)).tolist()[: int(rng.integers(1, len(live) + 1))]
-        bits = step(shared, [(live[n], int(rng.integers(1, 24))) for n in chosen], copies)
+        bits = step(shared, [(live[n], int(rng.integers(1, 21)), drafts_of(rng, kind, isa, live[n])) for n in chosen], copies)
         for number in chosen:
             expected, tokens = alone(kind, isa, number)
             for position, found in bits[number].items():
@@ -173,6 +185,14 @@ def scheduled(runner: CpuRunner, prompts: list[list[int]], caching: bool) -> tup
             bits[-1].append(runner.executor.logits().tobytes())
         runner.release(slot)
     return bits, starts
+
+
+def drafts_of(rng: np.random.Generator, kind: str, isa: str, sequence: Sequence) -> tuple[int, ...]:
+    """Guesses of the next tokens, of which none, some or all are right."""
+    guess = list(alone(kind, isa, sequence.number)[1][len(sequence.tokens) :])[: int(rng.integers(0, GENERATED))]
+    if guess and rng.random() < 0.5:
+        guess[int(rng.integers(0, len(guess)))] = int(rng.integers(0, 96))
+    return tuple(guess)
 
 
 def hit_prefix(rng: np.random.Generator, sequences: dict[int, Sequence]) -> tuple[tuple[int, int], ...]:

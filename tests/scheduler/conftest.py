@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 import pytest
 
 from forno.cache import KvCache
-from forno.config import SchedulerConfig
+from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.engine.engine import Engine
 from forno.engine.trace import Trace
 from forno.request import Request, RequestOutput, SamplingParams
 from forno.scheduler import Scheduler
-from tests.helpers.fake_runner import FakeRunner, some_tokens
+from tests.helpers.fake_runner import VOCAB, FakeRunner, some_tokens
 
 BLOCK = 4
 
@@ -72,13 +72,22 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Callable[..., Bench]:
-    def make(num_blocks: int = 64, caching: bool = True, max_model_len: int = 200, burst: int = 1, **config) -> Bench:
+    def make(
+        num_blocks: int = 64,
+        caching: bool = True,
+        max_model_len: int = 200,
+        burst: int = 1,
+        vocab: int = VOCAB,
+        speculative: SpeculativeConfig | None = None,
+        **config,
+    ) -> Bench:
         config = {"max_num_seqs": 8, "max_num_batched_tokens": 16, **config}
-        runner = FakeRunner(num_blocks, BLOCK, burst)
+        runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
         made: list[Bench] = []
         clock = lambda: made[0].now if made else 1.0  # noqa: E731
         trace = Trace(clock)
-        scheduler = Scheduler(SchedulerConfig(**config), KvCache(num_blocks, BLOCK, caching), max_model_len, clock, trace)
+        cache = KvCache(num_blocks, BLOCK, caching)
+        scheduler = Scheduler(SchedulerConfig(**config), cache, max_model_len, clock, trace, speculative)
         made.append(Bench(Engine(runner, scheduler, trace=trace), runner))
         return made[0]
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forno.cache import KvCache
-from forno.config import SchedulerConfig
+from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.engine.engine import Engine
 from forno.errors import DeadlineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
 from forno.request import FinishReason, Request, SamplingParams, StepPlan
 from forno.scheduler import Scheduler
-from tests.helpers.fake_runner import FakeRunner, unbatched
+from tests.helpers.fake_runner import VOCAB, FakeRunner, unbatched
 
 BLOCK = 4
 
@@ -55,6 +55,14 @@ configs = st.builds(
     max_num_queued_reqs=st.sampled_from([0, 5]),
     max_num_queued_tokens=st.sampled_from([0, 60]),
 )
+speculatives = st.builds(
+    SpeculativeConfig,
+    speculative=st.sampled_from(["none", "ngram", "ngram"]),
+    num_speculative_tokens=st.integers(1, 9),
+    prompt_lookup_max=st.integers(2, 4),
+    prompt_lookup_min=st.integers(1, 2),
+    speculative_max_rows=st.sampled_from([2, 8, 100]),
+)
 # Few distinct prefixes, so that hits, waits and evictions are common.
 prompts = st.tuples(st.sampled_from([0, 0, 1]), st.integers(0, 30), st.lists(st.integers(0, 3), max_size=6)).map(
     lambda p: tuple((7 * p[0] + i) % 250 for i in range(p[1])) + tuple(p[2])
@@ -62,11 +70,21 @@ prompts = st.tuples(st.sampled_from([0, 0, 1]), st.integers(0, 30), st.lists(st.
 
 
 class Run(RuleBasedStateMachine):
-    @initialize(config=configs, num_blocks=st.integers(2, 16), caching=st.booleans(), burst=st.sampled_from([1, 1, 1, 3]))
-    def start(self, config: SchedulerConfig, num_blocks: int, caching: bool, burst: int) -> None:
+    @initialize(
+        config=configs,
+        speculative=speculatives,
+        num_blocks=st.integers(2, 16),
+        caching=st.booleans(),
+        burst=st.sampled_from([1, 1, 1, 3]),
+        vocab=st.sampled_from([VOCAB, 2]),
+    )
+    def start(
+        self, config: SchedulerConfig, speculative: SpeculativeConfig, num_blocks: int, caching: bool, burst: int, vocab: int
+    ) -> None:
         self.clock = Clock()
-        self.runner = FakeRunner(num_blocks, BLOCK, burst)
-        self.scheduler = Scheduler(config, KvCache(num_blocks, BLOCK, caching), 60, self.clock)
+        self.runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
+        cache = KvCache(num_blocks, BLOCK, caching)
+        self.scheduler = Scheduler(config, cache, 60, self.clock, speculative=speculative)
         self.engine = Engine(self.runner, self.scheduler)
         self.live: dict[str, Expected] = {}
         self.serial = 0
@@ -155,7 +173,7 @@ class Run(RuleBasedStateMachine):
             self.check_end(expected, output)
 
     def check_end(self, expected: Expected, output) -> None:
-        request, alone = expected.request, unbatched(expected.request)
+        request, alone = expected.request, unbatched(expected.request, self.runner.vocab)
         assert tuple(expected.tokens) == alone[0][: len(expected.tokens)], "a batch-mate changed the tokens"
         if output.finish_reason is FinishReason.ABORT:
             assert expected.aborted

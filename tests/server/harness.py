@@ -17,7 +17,7 @@ from unittest import mock
 import httpx
 
 from forno import env
-from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig, SpeculativeConfig
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.main import _bind
@@ -122,6 +122,7 @@ def running(
     keys: tuple[bytes, ...] = (),
     blocks: int = 1200,
     threads: int = 1,
+    speculative: SpeculativeConfig | None = None,
     **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
@@ -130,6 +131,7 @@ def running(
         cpu=CpuConfig(threads=threads),
         cache=CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
+        speculative=speculative or SpeculativeConfig(),
     )
     settings = ServerConfig(port=0, **server)
     with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):

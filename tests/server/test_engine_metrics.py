@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from forno.config import SpeculativeConfig
 from tests.server.harness import Running, running
 
 GAUGES = ("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc")
 COUNTERS = (
     *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "prompt_tokens_cached"),
-    *("generation_tokens", "request_success"),
+    *("generation_tokens", "request_success", "spec_decode_num_drafts", "spec_decode_num_draft_tokens"),
+    "spec_decode_num_accepted_tokens",
 )
 HISTOGRAMS = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
@@ -70,3 +72,26 @@ def test_the_numbers(model_path: Path) -> None:
     assert found["forno:admission_rejections_total[RequestError]"] == 1
     assert found["forno:num_requests_running"] == found["forno:kv_cache_usage_perc"] == 0
     assert found["forno:engine_healthy"] == 1
+
+
+def test_guessed_tokens(model_path: Path) -> None:
+    """Streamed, whole, and without guesses, an answer is the same; what was guessed is reported."""
+    asked = {"prompt": [40, 41, 42] * 5, "max_tokens": 60, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    with running(model_path) as server:
+        plain = server.complete(**asked)
+    with running(model_path, speculative=SpeculativeConfig(speculative="ngram")) as server:
+        whole = server.complete(**asked)
+        streamed = server.complete(**asked, stream=True, stream_options={"include_usage": True})
+        found = scrape(server)
+    for answer in (whole, streamed):
+        assert answer["choices"][0]["text"] == plain["choices"][0]["text"]
+        assert answer["choices"][0]["logprobs"] == plain["choices"][0]["logprobs"]
+        assert answer["usage"]["completion_tokens"] == 60
+    assert "draft_n" not in plain["timings"]
+    drafted, accepted = (sum(a["timings"][name] for a in (whole, streamed)) for name in ("draft_n", "draft_n_accepted"))
+    assert found["forno:spec_decode_num_draft_tokens_total"] == drafted > 0
+    assert found["forno:spec_decode_num_accepted_tokens_total"] == accepted > 0
+    by_position = [found[f"forno:spec_decode_num_accepted_tokens_per_pos_total[{i}]"] for i in range(8)]
+    assert sum(by_position) == accepted
+    assert by_position == sorted(by_position, reverse=True)
+    assert found["forno:spec_decode_num_drafts_total"] >= by_position[0]

@@ -123,10 +123,11 @@ void Executor::check_row(const StepInput& input, int32_t index, int64_t* total) 
   request.last_step = step_number_;
   if (row.start < 0 || row.num_tokens < 1) refuse(where + "start must be at least 0 and num_tokens at least 1");
   const int64_t end = int64_t(row.start) + row.num_tokens;
-  if (end > request.num_tokens())
-    refuse(where + "positions up to " + number(end) + " but only " + number(request.num_tokens()) + " tokens resident");
+  if (row.num_drafts) check_drafts(input, row, request, where);
+  const int64_t known = int64_t(request.num_tokens()) + row.num_drafts;
+  if (end > known) refuse(where + "positions up to " + number(end) + " but only " + number(known) + " tokens resident");
   if (end > config_.max_positions) refuse(where + "position beyond the model's " + number(config_.max_positions));
-  if (row.sample && end != request.num_tokens()) refuse(where + "only the last resident position can be sampled from");
+  if (row.sample && end != known) refuse(where + "only the last resident position can be sampled from");
   if (row.first_block < 0 || row.num_blocks < 0 || int64_t(row.first_block) + row.num_blocks > input.num_block_ids)
     refuse(where + "the block table lies outside the plan's block ids");
   if (int64_t(row.num_blocks) * config_.block_size < end)
@@ -136,6 +137,18 @@ void Executor::check_row(const StepInput& input, int32_t index, int64_t* total) 
       refuse(where + "block " + number(id) + " is outside the cache of " + number(config_.num_blocks));
   if (row.mask < -1 || row.mask >= input.num_masks) refuse(where + "mask " + number(row.mask) + " does not exist");
   *total += row.num_tokens;
+}
+
+void Executor::check_drafts(const StepInput& input, const PlanRow& row, const Resident& request,
+                            const std::string& where) const {
+  if (row.first_draft < 0 || row.num_drafts < 0 || int64_t(row.first_draft) + row.num_drafts > input.num_drafts)
+    refuse(where + "the drafts lie outside the plan's drafts");
+  if (row.num_drafts >= row.num_tokens || !row.sample) refuse(where + "drafts follow a position that is sampled");
+  if (row.mask >= 0) refuse(where + "a mask holds for one position only, so drafts cannot be verified under one");
+  if (row.num_drafts >= request.room()) refuse(where + number(row.num_drafts) + " drafts are more than the request may hold");
+  for (int32_t i = 0; i < row.num_drafts; ++i)
+    if (const int32_t id = input.drafts[row.first_draft + i]; id < 0 || id >= config_.vocab)
+      refuse(where + "draft " + number(id) + " is outside the vocabulary of " + number(config_.vocab));
 }
 
 void Executor::check(const StepInput& input) {
@@ -165,8 +178,9 @@ void Executor::build(const StepInput& input) {
            0, nullptr, nullptr};
   for (int32_t i = 0; i < input.num_rows; ++i) {
     const PlanRow& plan = input.rows[i];
-    const Resident& request = requests_.live(plan.slot);
+    Resident& request = requests_.live(plan.slot);
     const bool scores_prompt = request.sampling.prompt_logprobs >= 0;
+    if (plan.num_drafts) request.guess(input.drafts + plan.first_draft, plan.num_drafts);
     spans_[i] = {plan.slot, plan.start, plan.num_tokens, step_.num_rows, input.blocks + plan.first_block, 0};
     for (int32_t t = 0; t < plan.num_tokens; ++t) {
       const int32_t position = plan.start + t, row = step_.num_rows + t;
@@ -175,7 +189,7 @@ void Executor::build(const StepInput& input) {
       row_span_[row] = i;
       if (scores_prompt && position + 1 < request.prompt_tokens)
         add_output(row, plan, i, position, request.tokens[position + 1]);
-      else if (plan.sample && t + 1 == plan.num_tokens)
+      else if (plan.sample && t + 1 >= plan.num_tokens - plan.num_drafts)
         add_output(row, plan, i, position, -1);
     }
     step_.num_rows += plan.num_tokens;
@@ -187,7 +201,7 @@ int32_t Executor::run(const StepInput& input) {
   check(input);
   build(input);
   pool_.run([&](Worker& worker) { walk(input, worker); });
-  append_tokens();
+  append_tokens(input);
   return step_.num_outputs;
 }
 
@@ -285,17 +299,23 @@ void Executor::sample_rows(const View& logits, int32_t begin, int32_t end, const
   });
 }
 
-void Executor::append_tokens() {
+// A draw counts if the tokens it followed are those that the request now has: if every draft before it was what was drawn
+// there. One that failed after a draft does not count either: the next step comes to it again.
+void Executor::append_tokens(const StepInput& input) {
+  for (int32_t i = 0; i < input.num_rows; ++i)
+    if (input.rows[i].num_drafts) requests_.live(input.rows[i].slot).drop_drafts();
   for (int32_t i = 0; i < step_.num_outputs; ++i) {
     Draw& draw = draws_[i];
-    if (draw.target >= 0 || draw.error != DrawError::None) continue;
-    Resident& request = requests_.live(outputs_[i].slot);
-    if (request.full()) {
-      draw.error = DrawError::RequestFull;
-      draw.token = -1;
-    } else {
-      request.append(draw.token);
-    }
+    if (draw.target >= 0) continue;
+    const Output& output = outputs_[i];
+    const PlanRow& plan = input.rows[draw.row];
+    Resident& request = requests_.live(output.slot);
+    const bool is_first = output.position + 1 == plan.start + plan.num_tokens - plan.num_drafts;
+    const bool follows = output.position + 1 == request.num_tokens() && request.tokens.back() == token_ids_[output.row];
+    if (!follows || (draw.error != DrawError::None && !is_first)) draw.error = DrawError::WrongDraft;
+    else if (draw.error == DrawError::None && request.room() == 0) draw.error = DrawError::RequestFull;
+    if (draw.error != DrawError::None) draw.token = -1;
+    else request.append(draw.token);
   }
 }
 

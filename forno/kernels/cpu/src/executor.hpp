@@ -44,8 +44,10 @@ struct PlanRow {
   int32_t first_block;  // index of its block table in StepInput::blocks
   int32_t num_blocks;
   int32_t mask;         // row of StepInput::masks, or -1
+  int32_t first_draft;  // index of its drafts in StepInput::drafts
+  int32_t num_drafts;   // guesses of the next tokens, the last of num_tokens; verified as they are sampled
 };
-constexpr int32_t kPlanColumns = 7;
+constexpr int32_t kPlanColumns = 9;
 static_assert(sizeof(PlanRow) == kPlanColumns * sizeof(int32_t), "an int32 array is read as PlanRow");
 
 struct StepInput {
@@ -57,6 +59,8 @@ struct StepInput {
   int32_t num_copies;
   const uint32_t* masks;  // [num_masks][ceil(vocab / 32)]
   int32_t num_masks;
+  const int32_t* drafts;  // of all rows, one after the other
+  int64_t num_drafts;
 };
 
 struct ExecutorConfig {
@@ -111,6 +115,7 @@ class Executor {
  private:
   void check(const StepInput& input);
   void check_row(const StepInput& input, int32_t index, int64_t* total);
+  void check_drafts(const StepInput& input, const PlanRow& row, const Resident& request, const std::string& where) const;
   void build(const StepInput& input);
   void add_output(int32_t row, const PlanRow& plan, int32_t plan_row, int32_t position, int32_t target);
   void walk(const StepInput& input, Worker& worker);
@@ -120,7 +125,7 @@ class Executor {
   void execute(const Record& record, const StepInput& input, Worker& worker);
   void head(const SampleHeadArgs& args, const StepInput& input, Worker& worker);
   void sample_rows(const View& logits, int32_t begin, int32_t end, const StepInput& input, Worker& worker);
-  void append_tokens();
+  void append_tokens(const StepInput& input);
 
   const ExecutorConfig config_;
   Pool pool_;

@@ -28,6 +28,16 @@ void Resident::append(int32_t token) {
   if (!seen_index.empty()) note(*this, token, 1);
 }
 
+void Resident::guess(const int32_t* guesses, int32_t count) {
+  tokens.insert(tokens.end(), guesses, guesses + count);
+  drafts += count;
+}
+
+void Resident::drop_drafts() {
+  tokens.resize(tokens.size() - drafts);
+  drafts = 0;
+}
+
 int32_t RequestTable::admit(const int32_t* prompt, int32_t count, int32_t capacity, Sampling sampling) {
   if (count < 1) throw std::invalid_argument("a request needs at least one prompt token");
   if (count > capacity)

@@ -38,16 +38,18 @@ struct Occurrence {
 
 struct Resident {
   Sampling sampling;
-  std::vector<int32_t> tokens;  // prompt, then generated; capacity fixed at admission, so that a step allocates nothing
+  std::vector<int32_t> tokens;  // prompt, generated, drafts; capacity fixed at admission, so that a step allocates nothing
   int32_t prompt_tokens = 0;
+  int32_t drafts = 0;  // guesses at the end of `tokens`, within a step only
   int64_t last_step = -1;  // the step that named it last: a plan may name a request once
   std::vector<Occurrence> seen;        // distinct tokens; empty unless there are penalties
   std::vector<int32_t> seen_index;     // [vocab] index into `seen`, -1 where absent
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
-  int32_t num_generated() const { return num_tokens() - prompt_tokens; }
-  bool full() const { return tokens.size() == tokens.capacity(); }
-  void append(int32_t token);  // requires !full()
+  int32_t room() const { return static_cast<int32_t>(tokens.capacity() - tokens.size()); }
+  void append(int32_t token);  // requires room, and no drafts
+  void guess(const int32_t* drafts, int32_t count);  // requires room
+  void drop_drafts();
 };
 
 // Slots are reused; a slot is valid from `admit` to `release`. Not thread-safe.

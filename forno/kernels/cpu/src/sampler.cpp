@@ -270,24 +270,41 @@ int32_t best_token(const Row& row) {
   return -1;
 }
 
-bool must_adjust(const Resident& request, const uint32_t* mask) {
+bool ends_masked(const SampleArgs& args, const Resident& request) {
+  return args.position - request.prompt_tokens < request.sampling.min_tokens;
+}
+
+bool must_adjust(const SampleArgs& args, const Resident& request) {
   const Sampling& s = request.sampling;
-  return mask || !s.bias.empty() || !request.seen.empty() || (request.num_generated() < s.min_tokens && !s.ends.empty());
+  return args.mask || !s.bias.empty() || !request.seen.empty() || (ends_masked(args, request) && !s.ends.empty());
+}
+
+// Of a token in the prompt or the output, where it was generated so many times.
+void penalize(float& x, const Sampling& s, int32_t generated) {
+  x = x > 0.0f ? x / s.repetition_penalty : x * s.repetition_penalty;
+  if (generated > 0) x -= s.frequency_penalty * static_cast<float>(generated) + s.presence_penalty;
+}
+
+// Drafts before the token to draw count as generated; `seen` does not know them yet.
+void penalize_all(float* logits, const SampleArgs& args, const Resident& request) {
+  const int32_t* end = request.tokens.data() + args.position;
+  const int32_t* drafts = request.tokens.data() + request.num_tokens() - request.drafts;
+  for (const Occurrence& o : request.seen)
+    penalize(logits[o.token], request.sampling, o.generated + int32_t(std::count(drafts, end, o.token)));
+  for (const int32_t* t = drafts; t < end; ++t)
+    if (request.seen_index[*t] < 0 && std::find(drafts, t, *t) == t)
+      penalize(logits[*t], request.sampling, int32_t(std::count(t, end, *t)));
 }
 
 // Logit bias, penalties, then the masks of min_tokens and of a constraint.
-void adjust(float* logits, int32_t vocab, const Resident& request, const uint32_t* mask) {
+void adjust(float* logits, const SampleArgs& args, const Resident& request) {
   const Sampling& s = request.sampling;
   for (const auto& [token, bias] : s.bias) logits[token] += bias;
-  for (const Occurrence& o : request.seen) {
-    float& x = logits[o.token];
-    x = x > 0.0f ? x / s.repetition_penalty : x * s.repetition_penalty;
-    if (o.generated > 0) x -= s.frequency_penalty * static_cast<float>(o.generated) + s.presence_penalty;
-  }
-  if (request.num_generated() < s.min_tokens)
+  if (!request.seen.empty()) penalize_all(logits, args, request);
+  if (ends_masked(args, request))
     for (int32_t token : s.ends) logits[token] = -kInf;
-  if (!mask) return;
-  for (int32_t i = 0; i < vocab; ++i) logits[i] = (mask[i >> 5] >> (i & 31)) & 1u ? logits[i] : -kInf;
+  if (!args.mask) return;
+  for (int32_t i = 0; i < args.vocab; ++i) logits[i] = (args.mask[i >> 5] >> (i & 31)) & 1u ? logits[i] : -kInf;
 }
 
 int32_t rank_of(const Row& row, int32_t token) {
@@ -361,9 +378,9 @@ void sample(const SampleArgs& args, const Resident& request, char* memory, Draw&
     return;
   }
   Row row = raw;
-  if (must_adjust(request, args.mask)) {
+  if (must_adjust(args, request)) {
     std::copy(args.logits, args.logits + args.vocab, scratch.adjusted);
-    adjust(scratch.adjusted, args.vocab, request, args.mask);
+    adjust(scratch.adjusted, args, request);
     row = scan(scratch.adjusted, args.vocab, scratch.adjusted_max);
     if (!(std::fabs(row.max) < kInf)) {
       draw.error = row.max == -kInf ? DrawError::NothingAllowed : DrawError::NotFinite;

@@ -10,7 +10,7 @@
 
 namespace forno {
 
-enum class DrawError : int32_t { None = 0, NotFinite = 1, NothingAllowed = 2, RequestFull = 3 };
+enum class DrawError : int32_t { None = 0, NotFinite = 1, NothingAllowed = 2, RequestFull = 3, WrongDraft = 4 };
 
 // The result for one output row; the layout is known to the bindings as a numpy structured type.
 struct Draw {
@@ -35,7 +35,7 @@ struct SampleArgs {
   const float* logits;     // [vocab]
   int32_t vocab;
   const uint32_t* mask;    // allowed tokens as bits, ceil(vocab / 32) words; null: all
-  int32_t position;        // of the token to draw
+  int32_t position;        // of the token to draw; the request's tokens before it, drafts too, are what it follows
   int32_t target;          // >= 0: score this token instead of drawing one
 };
 

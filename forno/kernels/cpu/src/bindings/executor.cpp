@@ -239,7 +239,7 @@ int32_t admit(Builder& self, Vector<int32_t> prompt, int32_t capacity, const Sam
 }
 
 int32_t run(Builder& self, Matrix<int32_t> rows, int32_t num_rows, Vector<int32_t> blocks, Matrix<int32_t> copies,
-            Matrix<uint32_t> masks) {
+            Matrix<uint32_t> masks, Vector<int32_t> drafts) {
   Executor& executor = self.executor();
   require(rows.shape(1) == kPlanColumns && num_rows >= 0 && size_t(num_rows) <= rows.shape(0), "rows: wrong shape");
   require(copies.shape(0) == 0 || copies.shape(1) == 2, "copies: wrong shape");
@@ -249,7 +249,8 @@ int32_t run(Builder& self, Matrix<int32_t> rows, int32_t num_rows, Vector<int32_
   StepInput input{reinterpret_cast<const PlanRow*>(rows.data()), num_rows,
                   blocks.data(), int64_t(blocks.size()),
                   copies.data(), int32_t(copies.shape(0)),
-                  masks.data(), int32_t(std::min<size_t>(masks.shape(0), INT32_MAX))};
+                  masks.data(), int32_t(std::min<size_t>(masks.shape(0), INT32_MAX)),
+                  drafts.data(), int64_t(drafts.size())};
   nb::gil_scoped_release release;
   return executor.run(input);
 }
@@ -323,6 +324,7 @@ void bind_executor(nb::module_& m) {
       .def("admit", &admit, nb::arg("prompt"), nb::arg("capacity"), nb::arg("sampling"))
       .def("release", [](Builder& b, int32_t slot) { b.executor().requests().release(slot); }, nb::arg("slot"))
       .def("run", &run, nb::arg("rows"), nb::arg("num_rows"), nb::arg("blocks"), nb::arg("copies"), nb::arg("masks"),
+           nb::arg("drafts"),
            "Compute one step with the GIL released; returns the number of draws.")
       .def("draws", &draws, "The bytes of all draw records; the last step's come first.")
       .def("capture_logits", [](Builder& b, bool on) { b.executor().capture_logits(on); }, nb::arg("on"))
