@@ -134,7 +134,7 @@ class EngineMetrics:
         yield make.counter("spec_decode_num_accepted_tokens", "Guessed tokens that were right.", sum(accepted))
         by_position = {str(i): float(count) for i, count in enumerate(accepted)}
         text = "Guessed tokens that were right, by their position in the guess."
-        yield make.by(CounterMetricFamily, "position", "spec_decode_num_accepted_tokens_per_pos", text, by_position)
+        yield make.counters("position", "spec_decode_num_accepted_tokens_per_pos", text, by_position)
         yield make.counter("num_preemptions", "Requests preempted for want of KV blocks.", stats.preemptions)
         yield make.counter("prompt_tokens", "Prompt tokens of scheduled requests.", stats.prompt_tokens)
         yield make.counter("prompt_tokens_cached", "Of those, tokens found in the cache.", stats.cached_tokens)
