@@ -70,6 +70,9 @@ class CacheConfig:
         "auto", "Type of cached K and V; auto: bf16, float32 for float32 weights.", choices=("auto", "bf16", "int8", "float32")
     )
     kv_cache_memory: float = option(0.0, "GiB for the KV cache; 0: a quarter of the free memory, at most 4.")
+    kv_cache_prefault: float = option(
+        1.0, "GiB of the KV cache whose memory is claimed from the system in idle moments after the start; 0: when used."
+    )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
 

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -80,6 +81,8 @@ void Executor::set_caches(const std::vector<KvShape>& layers) {
 const KvCache& Executor::cache(int32_t index) const { return caches_.at(index); }
 
 size_t Executor::kv_bytes() const { return cache_memory_.bytes(); }
+
+void Executor::prefault(size_t bytes) { prefault_.start(cache_memory_.data(), std::min(bytes, cache_memory_.bytes())); }
 
 void Executor::add(OpArgs args, Axis axis) {
   if (auto* attention = std::get_if<AttentionArgs>(&args)) {

@@ -331,6 +331,8 @@ void bind_executor(nb::module_& m) {
       .def("share_prefixes", [](Builder& b, bool on) { b.executor().share_prefixes(on); }, nb::arg("on"),
            "Whether sequences that share leading blocks read them once; changes no result.")
       .def("op_nanoseconds", [](Builder& b) { return b.executor().op_nanoseconds(); })
+      .def("prefault", [](Builder& b, uint64_t bytes) { b.executor().prefault(size_t(bytes)); }, nb::arg("bytes"))
+      .def_prop_ro("prefaulted", [](Builder& b) { return b.executor().prefaulted(); })
       .def_prop_ro("kv_bytes", [](Builder& b) { return b.executor().kv_bytes(); })
       .def_prop_ro("num_requests", [](Builder& b) { return b.executor().requests().size(); })
       .def_prop_ro("isa", [](Builder& b) { return b.executor().config().kernels->name; });
