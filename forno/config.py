@@ -71,7 +71,7 @@ class CacheConfig:
     )
     kv_cache_memory: float = option(0.0, "GiB for the KV cache; 0: a quarter of the free memory, at most 4.")
     kv_cache_prefault: float = option(
-        1.0, "GiB of the KV cache whose memory is claimed from the system in idle moments after the start; 0: when used."
+        1.0, "GiB of the KV cache claimed from the system between requests after the start; 0: as it is used."
     )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")

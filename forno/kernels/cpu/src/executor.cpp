@@ -14,6 +14,9 @@
 namespace forno {
 namespace {
 
+constexpr int32_t kPrefaultThreads = 4;
+constexpr int64_t kStepPause = 1000, kIdlePause = 20;  // milliseconds: longer than a step, and than the gap between two
+
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 std::string number(int64_t n) { return std::to_string(n); }
@@ -82,7 +85,9 @@ const KvCache& Executor::cache(int32_t index) const { return caches_.at(index); 
 
 size_t Executor::kv_bytes() const { return cache_memory_.bytes(); }
 
-void Executor::prefault(size_t bytes) { prefault_.start(cache_memory_.data(), std::min(bytes, cache_memory_.bytes())); }
+void Executor::prefault(size_t bytes) {
+  prefault_.start(cache_memory_.data(), std::min(bytes, cache_memory_.bytes()), std::min(config_.threads, kPrefaultThreads));
+}
 
 void Executor::add(OpArgs args, Axis axis) {
   if (auto* attention = std::get_if<AttentionArgs>(&args)) {
@@ -187,7 +192,9 @@ void Executor::build(const StepInput& input) {
 int32_t Executor::run(const StepInput& input) {
   check(input);
   build(input);
+  prefault_.pause(kStepPause);
   pool_.run([&](Worker& worker) { walk(input, worker); });
+  prefault_.pause(kIdlePause);
   append_tokens();
   return step_.num_outputs;
 }

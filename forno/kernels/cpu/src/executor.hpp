@@ -105,7 +105,7 @@ class Executor {
   const ExecutorConfig& config() const { return config_; }
   size_t kv_bytes() const;
 
-  // Claim the memory of the first blocks, up to `bytes` of the cache, while a core is idle. Call once, when ready to serve.
+  // Claim the memory of the first blocks, up to `bytes` of the cache, while no step runs. Call once, when ready to serve.
   void prefault(size_t bytes);
   size_t prefaulted() const { return prefault_.done(); }  // bytes of the cache that this has claimed
 

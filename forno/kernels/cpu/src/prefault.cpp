@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,21 +15,39 @@
 #endif
 
 namespace forno {
+namespace {
 
-void Prefault::start(char* data, size_t bytes) {
-  if (owner_ || bytes == 0) return;
+constexpr int64_t kMillisecond = 1000000;
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+}  // namespace
+
+void Prefault::start(char* data, size_t bytes, int32_t threads) {
+  if (owner_) return;
   data_ = data;
   bytes_ = bytes;
+  owner_ = getpid();
   sigset_t all, before;  // signals are for the thread that runs Python
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  if (pthread_create(&thread_, nullptr, thread_main, this) == 0) owner_ = getpid();
+  for (pthread_t thread; threads > 0 && pthread_create(&thread, nullptr, thread_main, this) == 0; --threads)
+    threads_.push_back(thread);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Prefault::~Prefault() {
   stop_ = true;
-  if (owner_ == getpid()) pthread_join(thread_, nullptr);  // a forked child has no thread to join
+  if (owner_ != getpid()) return;  // a forked child has no threads to join
+  for (pthread_t thread : threads_) pthread_join(thread, nullptr);
+}
+
+void Prefault::pause(int64_t milliseconds) {
+  resume_at_.store(now_ns() + milliseconds * kMillisecond, std::memory_order_relaxed);
 }
 
 void* Prefault::thread_main(void* self) {
@@ -39,10 +58,15 @@ void* Prefault::thread_main(void* self) {
 }
 
 void Prefault::claim() {
-  for (size_t at = 0; at < bytes_ && !stop_; at += kHugePage) {
-    const size_t end = std::min(bytes_, at + kHugePage);
-    if (madvise(data_ + at, end - at, MADV_POPULATE_WRITE) != 0) return;
-    done_.store(end, std::memory_order_relaxed);
+  const timespec moment{0, 5 * kMillisecond};
+  while (!stop_) {
+    if (now_ns() < resume_at_.load(std::memory_order_relaxed)) {
+      nanosleep(&moment, nullptr);
+      continue;
+    }
+    const size_t begin = next_.fetch_add(kHugePage), size = std::min(kHugePage, bytes_ - std::min(begin, bytes_));
+    if (size == 0 || madvise(data_ + begin, size, MADV_POPULATE_WRITE) != 0) return;
+    done_.fetch_add(size, std::memory_order_relaxed);
   }
 }
 
