@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         args.model = args.positional_model
     config = from_args(ServerConfig, args)
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
-    listener = _bind(config)
+    listener = bind(config)
     try:
         serving, built = open_serving(engine_config_of(args), config)
         app = build_app(serving, keys)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
 
         server = Server(serving, app, config, ready)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(server.serve_on(listener))
     finally:
         listener.close()
@@ -78,7 +78,7 @@ def _configure_logging() -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop lines repeat ours
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
     try:
         import uvloop
     except ImportError:
@@ -86,7 +86,7 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-def _bind(config: ServerConfig) -> socket.socket:
+def bind(config: ServerConfig) -> socket.socket:
     """The listening socket, bound before the model loads so that a taken port fails at once."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; else small answers wait for delayed acknowledgements.
