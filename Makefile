@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,9 @@ bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 
 bench-kernels: build ## Measure single kernels against their ceilings
 	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
+
+bench-streaming: build ## Measure what streaming costs besides the kernels
+	@$(BIN)/python -m benchmarks.streaming --model $(MODEL) $(ARGS)
 
 # Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
 LM_EVAL := $(VENV)-lm-eval
