@@ -89,7 +89,7 @@ class SchedulerConfig:
     max_num_seqs: int = option(64, "Most requests in one step.")
     max_num_batched_tokens: int = option(256, "Token budget of one step.")
     mixed_step_stretch: float = option(
-        2.0,
+        1.75,
         "How many times as long as decoding alone a step may take that also computes prompts, so that a long prompt does not "
         "hold up the others; more where more requests wait than decode. 0: no limit but the token budget.",
     )

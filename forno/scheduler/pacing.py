@@ -14,7 +14,7 @@ WEIGHTS = 8
 """Reading the weights takes a step as long as this many decodes take in a large batch."""
 FIRST_RATIO = 1.3
 """A decode's time over a prompt token's, until both were seen: it reads its context and its logits are computed."""
-CROWD = 4.0
+CROWD = 5.0
 """How much more prompts get where as many wait as decode."""
 LEARNING_RATE = 0.2
 

@@ -32,13 +32,13 @@ def taught(decode: float, prompt: float, decodes: int) -> Pacing:
     return pacing
 
 
-@given(st.floats(1e-5, 1e-2), st.floats(0.2, 4.0), st.integers(8, 64))
+@given(st.floats(1e-5, 1e-2), st.floats(0.2, 4.0), st.integers(16, 64))
 def test_one_prompt_makes_steps_twice_as_long_whatever_the_machine(decode: float, ratio: float, decodes: int) -> None:
     prompt = decode / ratio
     budget = taught(decode, prompt, decodes).budget(decodes, 1)
     alone = decode * (decodes + WEIGHTS)
     step = alone + (budget - decodes) * prompt
-    assert step < 2.6 * alone or budget == LEAST_MIXED
+    assert step < 2.4 * alone or budget == LEAST_MIXED
     assert step > 1.9 * alone - prompt or budget == 2048
 
 
