@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels bench-counts lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels bench-counts bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -86,6 +86,9 @@ bench-kernels: build ## Measure every kernel against its ceiling (3 minutes; ARG
 
 bench-counts: build ## Check every kernel's instruction count against the table (ARGS="--update" makes it anew)
 	@$(BIN)/python -m benchmarks.counts $(ARGS)
+
+bench-streaming: build ## Measure what streaming costs besides the kernels
+	@$(BIN)/python -m benchmarks.streaming --model $(MODEL) $(ARGS)
 
 # Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
 LM_EVAL := $(VENV)-lm-eval

@@ -70,6 +70,9 @@ class CacheConfig:
         "auto", "Type of cached K and V; auto: bf16, float32 for float32 weights.", choices=("auto", "bf16", "int8", "float32")
     )
     kv_cache_memory: float = option(0.0, "GiB for the KV cache; 0: a quarter of the free memory, at most 4.")
+    kv_cache_prefault: float = option(
+        1.0, "GiB of the KV cache claimed from the system between requests after the start; 0: as it is used."
+    )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
 
@@ -85,10 +88,10 @@ class SchedulerConfig:
 
     max_num_seqs: int = option(64, "Most requests in one step.")
     max_num_batched_tokens: int = option(256, "Token budget of one step.")
-    prefill_per_decode: int = option(
-        3,
-        "Prompt tokens that a step adds per decoding request (but at least 64 tokens in all), so that a long prompt does "
-        "not hold up the others; 0: the whole budget.",
+    mixed_step_stretch: float = option(
+        1.75,
+        "How many times as long as decoding alone a step may take that also computes prompts, so that a long prompt does not "
+        "hold up the others; more where more requests wait than decode. 0: no limit but the token budget.",
     )
     enable_chunked_prefill: bool = option(True, "Split long prompts over steps so that decodes keep flowing.")
     long_prefill_token_threshold: int = option(0, "Longest chunk of one prompt per step; 0: the whole budget.")
@@ -106,8 +109,8 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         _check_values(self)
-        if self.prefill_per_decode < 0:
-            raise ConfigError(f"--prefill-per-decode must be at least 0, got {self.prefill_per_decode}")
+        if 0 < self.mixed_step_stretch < 1:
+            raise ConfigError(f"--mixed-step-stretch must be 0 or at least 1, got {self.mixed_step_stretch}")
         if self.max_num_seqs < 1:
             raise ConfigError(f"--max-num-seqs must be at least 1, got {self.max_num_seqs}")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -67,6 +67,7 @@ class CpuRunner:
             runner = cls(program, weights, limits)
         with clock.phase("warm"):
             runner.warm()
+        runner.executor.prefault(min(int(config.cache.kv_cache_prefault * setup.GIB), runner.kv_bytes))
         return runner
 
     @property
@@ -93,7 +94,7 @@ class CpuRunner:
 
     @property
     def kv_bytes(self) -> int:
-        """Memory reserved for the KV cache; pages become resident as blocks are first used."""
+        """Memory reserved for the KV cache; pages become resident as blocks are first used, or by ``kv_cache_prefault``."""
         return int(self.executor.kv_bytes)
 
     def admit(self, request: Request) -> int:

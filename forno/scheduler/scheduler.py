@@ -24,14 +24,13 @@ from forno.scheduler.admission import Admission
 from forno.scheduler.batching import BATCHINGS
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
+from forno.scheduler.pacing import Pacing
 from forno.scheduler.sequence import Event, Sequence, State, Update
 from forno.scheduler.speculation import Speculation
 from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
 
 Trace = Callable[[str, Event, int], None]
-MIXED_STEP = 64
-"""Least token budget of a step in which some decode: fewer rows would leave a CPU's arithmetic units half idle."""
 
 
 def _no_trace(id: str, event: Event, number: int) -> None:
@@ -60,6 +59,7 @@ class Scheduler:
         self.counters = Counters()
         self._trace = trace
         self._batching = BATCHINGS[config.batching](config)
+        self._pacing = Pacing(config)
         self._in_flight = InFlight()
         self._speculation = Speculation(speculative or SpeculativeConfig(), cache, self.counters, config.max_num_batched_tokens)
         self._by_id: dict[str, Sequence] = {}
@@ -148,7 +148,7 @@ class Scheduler:
         now = self.clock()
         self._expire(now)
         seats = self._batching.seats(now, len(self.running), self.waiting)
-        step = Step(self._budget(), seats)
+        step = Step(self._budget(seats), seats)
         for sequence in sorted(self.running, key=_is_chunk):
             if sequence.pending > 1:
                 self._welcome(step, now, before=sequence.rank)
@@ -163,6 +163,7 @@ class Scheduler:
         now = self.clock()
         self.admission.observe(plan.num_tokens, result.seconds)
         self._speculation.observe(plan.num_tokens, result.seconds)
+        self._pacing.observe(plan.num_tokens, result.seconds)
         updates, self._ended = self._ended, []
         for i, row in enumerate(plan.rows):
             sequence = self._by_index.get(row.request)
@@ -180,13 +181,10 @@ class Scheduler:
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
-    def _budget(self) -> int:
-        """Tokens of the next step. While others decode, a prompt may make their step only a few times as long."""
-        most, per_decode = self.config.max_num_batched_tokens, self.config.prefill_per_decode
-        decodes = len(self.running) - sum(map(_is_chunk, self.running))
-        if not decodes or not per_decode or not self.config.enable_chunked_prefill:
-            return most
-        return min(most, max(MIXED_STEP, decodes * (1 + per_decode)))
+    def _budget(self, seats: int) -> int:
+        """Tokens of the next step."""
+        chunks = sum(map(_is_chunk, self.running))
+        return self._pacing.budget(len(self.running) - chunks, chunks + min(seats, len(self.waiting)))
 
     def _continue(self, sequence: Sequence, step: Step) -> None:
         """Give a running sequence what budget and blocks allow."""

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         args.model = args.positional_model
     config = from_args(ServerConfig, args)
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
-    listener = _bind(config)
+    listener = bind(config)
     gc.disable()  # until the start is over: nearly all that it makes stays
     try:
         from forno.engine.build import Loading, engine_config_of
@@ -56,7 +56,7 @@ def _configure_logging() -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop lines repeat ours
 
 
-def _bind(config: ServerConfig) -> socket.socket:
+def bind(config: ServerConfig) -> socket.socket:
     """The listening socket, bound before the model loads so that a taken port fails at once."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; else small answers wait for delayed acknowledgements.

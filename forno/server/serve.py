@@ -47,11 +47,11 @@ def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], liste
         print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
 
     server = Server(serving, app, config, ready)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(server.serve_on(listener))
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
     try:
         import uvloop
     except ImportError:

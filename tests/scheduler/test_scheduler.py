@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forno.errors import DeadlineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
-from forno.request import FinishReason
+from forno.request import FinishReason, StepPlan
 from tests.helpers.fake_runner import unbatched
 
 
@@ -21,18 +21,26 @@ def test_decodes_go_first_and_chunks_fill_the_budget(bench) -> None:
 
 
 def test_a_prompt_lengthens_others_steps_only_so_much(bench) -> None:
-    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, prefill_per_decode=3, max_num_seqs=32)
-    b.add("alone", 300, max_tokens=200)
-    assert b.step() == {"alone": 256}, "nobody decodes: the whole budget"
-    b.step()
-    b.add("long", 200, max_tokens=2)
-    assert b.step() == {"alone": 1, "long": 63}, "one decodes: 64 tokens in all"
-    b.finish()
+    b = bench(max_num_batched_tokens=256, num_blocks=800, max_model_len=600, max_num_seqs=32)
+
+    def clock_step(plan: StepPlan) -> None:
+        b.runner.seconds = 0.002 + 0.001 * plan.num_tokens
+
+    b.runner.on_run = clock_step
     for i in range(20):
-        b.add(f"decode{i}", 2, max_tokens=50)
-    b.step()
-    b.add("next", 200, max_tokens=2)
-    assert b.step()["next"] == 60, "twenty decode: three prompt tokens for each"
+        b.add(f"decode{i}", 2, max_tokens=100)
+    for _ in range(10):
+        b.step()
+    alone = b.runner.seconds
+    b.add("long", 500, max_tokens=2)
+    chunks = []
+    while sum(chunks) < 500:
+        chunks.append(b.step()["long"])
+        assert b.runner.seconds < 3 * alone
+    assert len(chunks) > 10
+    b.finish()
+    b.add("alone", 300)
+    assert b.step() == {"alone": 256}, "nobody decodes: the whole budget"
 
 
 def test_a_long_prompt_is_throttled_by_the_threshold(bench) -> None:

@@ -20,7 +20,7 @@ from forno import env
 from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig, SpeculativeConfig
 from forno.server.app import build_app
 from forno.server.build import open_serving
-from forno.server.main import _bind
+from forno.server.main import bind
 from forno.server.serve import Server
 from forno.server.serving import Serving
 
@@ -136,7 +136,7 @@ def running(
     settings = ServerConfig(port=0, **server)
     with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):
         serving, _ = open_serving(config, settings)
-    listener = _bind(settings)
+    listener = bind(settings)
     up = threading.Event()
     front = Server(serving, build_app(serving, keys), settings, up.set)
     thread = threading.Thread(target=lambda: asyncio.run(front.serve_on(listener)))

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -14,6 +15,9 @@
 
 namespace forno {
 namespace {
+
+constexpr int32_t kPrefaultThreads = 4;
+constexpr int64_t kStepPause = 1000, kIdlePause = 20;  // milliseconds: longer than a step, and than the gap between two
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -82,6 +86,10 @@ void Executor::set_caches(const std::vector<KvShape>& layers) {
 const KvCache& Executor::cache(int32_t index) const { return caches_.at(index); }
 
 size_t Executor::kv_bytes() const { return cache_memory_.bytes(); }
+
+void Executor::prefault(size_t bytes) {
+  prefault_.start(cache_memory_.data(), std::min(bytes, cache_memory_.bytes()), std::min(config_.threads, kPrefaultThreads));
+}
 
 void Executor::add(OpArgs args, Axis axis) {
   if (auto* attention = std::get_if<AttentionArgs>(&args)) {
@@ -200,7 +208,9 @@ void Executor::build(const StepInput& input) {
 int32_t Executor::run(const StepInput& input) {
   check(input);
   build(input);
+  prefault_.pause(kStepPause);
   pool_.run([&](Worker& worker) { walk(input, worker); });
+  prefault_.pause(kIdlePause);
   append_tokens(input);
   return step_.num_outputs;
 }

@@ -11,6 +11,7 @@
 #include "arena.hpp"
 #include "kv_layout.hpp"
 #include "pool.hpp"
+#include "prefault.hpp"
 #include "prefixes.hpp"
 #include "requests.hpp"
 #include "sampler.hpp"
@@ -112,6 +113,10 @@ class Executor {
   const ExecutorConfig& config() const { return config_; }
   size_t kv_bytes() const;
 
+  // Claim the memory of the first blocks, up to `bytes` of the cache, while no step runs. Call once, when ready to serve.
+  void prefault(size_t bytes);
+  size_t prefaulted() const { return prefault_.done(); }  // bytes of the cache that this has claimed
+
  private:
   void check(const StepInput& input);
   void check_row(const StepInput& input, int32_t index, int64_t* total);
@@ -132,6 +137,7 @@ class Executor {
   Arena activations_;
   std::vector<Arena> constants_;
   Arena cache_memory_;
+  Prefault prefault_;  // ends before the memory goes
   std::vector<KvCache> caches_;
   std::vector<Record> records_;
   Arena shared_;  // attention's partial results
