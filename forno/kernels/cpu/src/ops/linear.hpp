@@ -40,7 +40,7 @@ struct LinearPlan {
   int32_t row_blocks, block_rows;
   int32_t whole;                    // panels computed whole; the rest are cut in halves
   int32_t panels[kMaxParts];
-  int32_t units;
+  int32_t units, workers;
 };
 
 LinearPlan plan_linear(const LinearArgs& args, int32_t rows, int32_t workers) {
@@ -60,11 +60,24 @@ LinearPlan plan_linear(const LinearArgs& args, int32_t rows, int32_t workers) {
   plan.block_rows = (per_block + kTileRows - 1) / kTileRows * kTileRows;
   plan.row_blocks = plan.block_rows ? (count + plan.block_rows - 1) / plan.block_rows : 0;
   plan.units = columns * plan.row_blocks;
+  plan.workers = workers;
   return plan;
+}
+
+// Units in order of panels, whole ones first, from units as workers take them: every worker's part begins with its share
+// of the whole panels and ends with cut ones, so that parts of as many units are as much work.
+int32_t in_panel_order(const LinearPlan& plan, int32_t index) {
+  const int32_t whole = plan.whole * plan.row_blocks;
+  if (whole == plan.units) return index;
+  const int32_t owner = part_owner(index, plan.workers, plan.units), begin = part_begin(owner, plan.workers, plan.units);
+  const int32_t share = whole / plan.workers;
+  if (index - begin < share) return owner * share + index - begin;
+  return whole + index - (owner + 1) * share;
 }
 
 Unit unit_of(const LinearArgs& args, const LinearPlan& plan, int32_t index) {
   Unit u{};
+  index = in_panel_order(plan, index);
   u.row0 = plan.row_begin + index % plan.row_blocks * plan.block_rows;
   u.row1 = u.row0 + plan.block_rows < plan.row_end ? u.row0 + plan.block_rows : plan.row_end;
   index /= plan.row_blocks;
