@@ -84,6 +84,23 @@ inline void fetch_outputs(const LinearArgs& args, const LinearPart& part, int32_
   }
 }
 
+// The common case of finish_tile: 32 columns of an fp32 output, all of them there.
+FORNO_INLINE void finish_f32_group(const LinearArgs& args, int32_t column, int32_t row0, int32_t rows, const Group* bias,
+                                   const float* sums) {
+  const int64_t out_stride = args.out.stride, residual_stride = args.residual.stride;
+  char* out = args.out.data + (row0 - args.row_begin) * out_stride + column * 4;
+  const char* residual = args.residual.data ? args.residual.data + row0 * residual_stride + column * 4 : nullptr;
+  for (int32_t m = 0; m < rows; ++m, sums += kPanel, out += out_stride) {
+    Group g = load_group(sums);
+    if (bias) g = add(g, *bias);
+    if (residual) {
+      g = add(g, load_group(reinterpret_cast<const float*>(residual)));
+      residual += residual_stride;
+    }
+    store_group(reinterpret_cast<float*>(out), g);
+  }
+}
+
 // Columns of a panel in groups of 32. sums [rows][64] belong to rows row0, row0 + 1, ... of x.
 void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t column, int32_t columns, int32_t row0,
                  int32_t rows, const float* sums) {
@@ -93,6 +110,10 @@ void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, 
     if (valid <= 0) return;
     const int32_t out_column = part.column + local;
     const Group bias = part.bias ? load_group(part.bias + local, valid) : Group{};
+    if (args.out.dtype == DType::F32 && valid == kGroup) {
+      finish_f32_group(args, out_column, row0, rows, part.bias ? &bias : nullptr, sums + c);
+      continue;
+    }
     for (int32_t m = 0; m < rows; ++m) {
       const int64_t row = row0 + m;
       Group g = load_group(sums + m * kPanel + c);
