@@ -10,6 +10,7 @@ namespace forno {
 namespace {
 
 constexpr int32_t kRowBlock = 96;     // rows per unit, at most: their slice of x and the panel's share L2
+constexpr int32_t kFinishRows = 16;   // rows finished together, at most
 constexpr int32_t kMinRowBlock = 12;  // rows are not split finer than this to feed idle workers
 
 // Rows from which on a panel's slice is expanded once, rather than unpacked by every tile; 0: never. Unpacking nibbles
@@ -127,40 +128,36 @@ struct Scratch {
 // a single one fetches ahead of itself.
 bool spreads_fetching(const Unit& u) { return u.row1 - u.row0 > kTileRows; }
 
-// Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. Several tiles take half a panel
-// at a time, whose codes stay in L1 from one to the next.
+// Rows [row0, row1) of finished sums to what they are for.
+void finish(const LinearArgs& args, const Unit& u, int32_t row0, int32_t row1, float* sums) {
+  if (args.silu_mul) finish_gate_up(args, *u.part, u.panel, row0, row1 - row0, sums);
+  else finish_tile(args, *u.part, u.panel, u.column, u.columns, row0, row1 - row0, sums);
+}
+
+// Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice a few tiles at
+// a time are finished, while their sums are in L1.
 template <class Tiles>
 void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scratch& scratch, int32_t term_pitch, bool last) {
-  const Range ahead = tile.ahead;
-  const TileArgs first = tile;
-  const int32_t rows = u.row1 - u.row0, end = u.column + u.columns;
-  if (spreads_fetching(u)) tile.columns = kPanel / 2;
-  for (int32_t done = 0; tile.column < end; tile.column += tile.columns) {
-    if (tile.column + tile.columns < end) {
-      tile.next = tile.weights;
-      tile.next_column = tile.column + tile.columns;
-    } else {
-      tile.next = first.next;
-      tile.next_column = first.next_column;
-    }
-    for (int32_t row = u.row0; row < u.row1;) {
-      const int32_t left = u.row1 - row, tiles = (left + kTileRows - 1) / kTileRows;
-      const int32_t height = (left + tiles - 1) / tiles;
-      tile.x = first.x + row * tile.stride;
-      tile.x_scale = first.x_scale + row * tile.stride;
-      tile.terms = first.terms + (row - u.row0) * term_pitch;
-      tile.sums = scratch.sums + (row - u.row0) * kPanel;
-      tile.prefetch = row == u.row0 && tile.weights != scratch.expanded && !ahead.begin;
-      tile.ahead = ahead.part(done, height * tile.columns, rows * u.columns);
-      if (last && tile.column == u.column) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
-      Tiles::of(height)(tile);
-      row += height;
-      done += height * tile.columns;
-    }
+  const TileArgs unit = tile;
+  const int32_t rows = u.row1 - u.row0;
+  const bool only = tile.first && last;  // slice: sums need not outlive their finish
+  for (int32_t row = u.row0, waiting = u.row0; row < u.row1;) {
+    const int32_t left = u.row1 - row, tiles = (left + kTileRows - 1) / kTileRows;
+    const int32_t height = (left + tiles - 1) / tiles;
+    float* sums = scratch.sums + (only ? 0 : waiting - u.row0) * kPanel;
+    tile.x = unit.x + row * tile.stride;
+    tile.x_scale = unit.x_scale + row * tile.stride;
+    tile.terms = unit.terms + (row - u.row0) * term_pitch;
+    tile.sums = sums + (row - waiting) * kPanel;
+    tile.prefetch = row == u.row0 && tile.weights != scratch.expanded && !unit.ahead.begin;
+    tile.ahead = unit.ahead.part(row - u.row0, height, rows);
+    if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
+    Tiles::of(height)(tile);
+    row += height;
+    if (row < u.row1 && row + kTileRows - waiting <= kFinishRows) continue;
+    if (last) finish(args, u, waiting, row, sums);
+    waiting = row;
   }
-  if (!last) return;
-  if (args.silu_mul) finish_gate_up(args, *u.part, u.panel, u.row0, rows, scratch.sums);
-  else finish_tile(args, *u.part, u.panel, u.column, u.columns, u.row0, rows, scratch.sums);
 }
 
 TileArgs tile_args(const LinearArgs& args, const Unit& u) {
