@@ -122,6 +122,7 @@ struct Scratch {
   float* sums;         // [kRowBlock][64]
   uint8_t* expanded;   // one slice
   Terms terms;
+  int32_t rows_read;   // this worker has read the rows before this one
 };
 
 // With several tiles per unit each of them fetches a part of the next unit's weights, so that memory works all the time;
@@ -137,10 +138,12 @@ void finish(const LinearArgs& args, const Unit& u, int32_t row0, int32_t row1, f
 // Rows [row0, row1) in tiles of nearly equal height, at one slice of K; `tile` points at it. After the last slice a few tiles at
 // a time are finished, while their sums are in L1.
 template <class Tiles>
-void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scratch& scratch, int32_t term_pitch, bool last) {
+void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, Scratch& scratch, int32_t term_pitch, bool last) {
   const TileArgs unit = tile;
   const int32_t rows = u.row1 - u.row0;
   const bool only = tile.first && last;  // slice: sums need not outlive their finish
+  const bool fresh = tile.first && u.row0 >= scratch.rows_read;  // rows, written by other workers perhaps
+  if (fresh) scratch.rows_read = u.row1;
   for (int32_t row = u.row0, waiting = u.row0; row < u.row1;) {
     const int32_t left = u.row1 - row, tiles = (left + kTileRows - 1) / kTileRows;
     const int32_t height = (left + tiles - 1) / tiles;
@@ -151,10 +154,13 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scrat
     tile.sums = sums + (row - waiting) * kPanel;
     tile.prefetch = row == u.row0 && tile.weights != scratch.expanded && !unit.ahead.begin;
     tile.ahead = unit.ahead.part(row - u.row0, height, rows);
+    const int32_t after = fresh ? row + 2 * height < u.row1 ? row + 2 * height : u.row1 : row + height;  // the next tile's end
+    const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data);
+    tile.rows = {x + (row + height) * args.x.stride, x + after * args.x.stride};
     if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
     Tiles::of(height)(tile);
     row += height;
-    if (row < u.row1 && row + kTileRows - waiting <= kFinishRows) continue;
+    if (row < u.row1 && row + height - waiting <= kFinishRows) continue;
     if (last) finish(args, u, waiting, row, sums);
     waiting = row;
   }
@@ -231,7 +237,7 @@ void run_blocks(const LinearArgs& args, const Unit& u, Scratch& scratch) {
 }
 
 template <Format F, int V>
-void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
+void run_floats(const LinearArgs& args, const Unit& u, Scratch& scratch) {
   const PackedMatrix& w = *u.part->weight;
   constexpr int kWeightBytes = F == Format::F32 ? 4 : 2, kXBytes = F == Format::BF16 ? 2 : 4;
   TileArgs tile = tile_args(args, u);
@@ -261,6 +267,7 @@ void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   scratch.sums = reinterpret_cast<float*>(worker.scratch);
   scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kSumBytes;
   scratch.terms = {reinterpret_cast<int32_t*>(worker.scratch + kSumBytes + kExpandedBytes), Format::F32, plan.row_begin, plan.row_end};
+  scratch.rows_read = plan.row_begin;
   for_units(worker, plan.units, [&](int32_t index) {
     Unit u = unit_of(args, plan, index);
     const Unit next = next_unit(args, plan, rows, worker, index);

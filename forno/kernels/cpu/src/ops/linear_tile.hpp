@@ -37,6 +37,7 @@ struct TileArgs {
   const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
   int32_t next_column;
   Range ahead;           // of that, a part to fetch meanwhile, instead
+  Range rows;            // of x, to fetch meanwhile as well
   bool first;            // slice: sums start at zero
   float* sums;           // [R][64]
 };
@@ -48,6 +49,21 @@ constexpr int32_t kSliceWeights = kSliceBlocks * kBlock;  // the same for float 
 // How far ahead of its reads a tile asks for memory, when it is the first to touch its weights.
 constexpr int kPrefetchBlocks = 16;
 constexpr int kPrefetchWeights = 16;  // the same for float formats: weights, or pairs of bf16
+
+// Fetches a range little by little, over about `steps` steps.
+struct StepFetch {
+  const uint8_t *at, *end;
+  int64_t stride;
+
+  FORNO_INLINE StepFetch(Range range, int64_t steps)
+      : at(range.begin), end(range.end), stride((range.lines() + steps - 1) / steps * 64) {}
+
+  FORNO_INLINE void step() {
+    const uint8_t* stop = at + stride < end ? at + stride : end;
+#pragma GCC unroll 1
+    for (; at < stop; at += 64) __builtin_prefetch(at, 0, 3);
+  }
+};
 
 // The codes of `columns` columns of a block, and its scales.
 template <class C>
@@ -101,13 +117,7 @@ void tile_blocks(const TileArgs& args) {
   using Dot = GroupDot<C, R, V>;
   constexpr int kPitch = RowTerms<C>::kPitch;
   const int64_t steps = int64_t(args.columns / (V * kLanes)) * args.count;
-  const int64_t stride = (args.ahead.lines() + steps - 1) / steps * 64;
-  const uint8_t* ahead = args.ahead.begin;
-  const auto fetch_step = [&] {
-    const uint8_t* stop = ahead + stride < args.ahead.end ? ahead + stride : args.ahead.end;
-#pragma GCC unroll 1
-    for (; ahead < stop; ahead += 64) __builtin_prefetch(ahead, 0, 3);
-  };
+  StepFetch ahead(args.ahead, steps), rows(args.rows, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
     const uint8_t* block = args.weights;
@@ -124,7 +134,10 @@ void tile_blocks(const TileArgs& args) {
         header = block;
         block += C::kHeaderBytes;
       }
-      fetch_step();
+      if constexpr (R > 2) {  // fewer rows are a unit's only tile, which fetches by itself
+        ahead.step();
+        rows.step();
+      }
       if (args.prefetch) {
         // Near the end of a pass: the other columns of this slice, or what comes after it.
         const int32_t beyond = b + kPrefetchBlocks - args.count;
