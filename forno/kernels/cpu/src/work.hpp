@@ -7,6 +7,12 @@
 namespace forno {
 namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
 
+// Where the part of worker `id` of `count` begins, of `total` units.
+inline int32_t part_begin(int32_t id, int32_t count, int32_t total) { return int32_t(int64_t(total) * id / count); }
+
+// Whose part unit `u` is.
+inline int32_t part_owner(int32_t u, int32_t count, int32_t total) { return int32_t(((int64_t(u) + 1) * count - 1) / total); }
+
 // The units that one worker takes, `total` in all.
 struct Tickets {
   const Worker& worker;
@@ -17,8 +23,8 @@ struct Tickets {
   int32_t take() {
     for (; part < worker.count; ++part) {
       const int32_t owner = (worker.id + part) % worker.count;
-      const int32_t begin = int32_t(int64_t(total) * owner / worker.count);
-      const int32_t size = int32_t(int64_t(total) * (owner + 1) / worker.count) - begin;
+      const int32_t begin = part_begin(owner, worker.count, total);
+      const int32_t size = part_begin(owner + 1, worker.count, total) - begin;
       int32_t* next = worker.ticket + owner * kTicketStride;
       if (__atomic_load_n(next, __ATOMIC_RELAXED) >= size) continue;
       const int32_t index = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
@@ -34,12 +40,12 @@ inline void for_units(Worker& w, int32_t total, F&& body) {
   for (int32_t u = tickets.take(); u >= 0; u = tickets.take()) body(u);
 }
 
-// Where a worker's own part of `total` units begins: the unit that `for_units` gives it first. >= total: none.
-inline int32_t first_unit(const Worker& w, int32_t total) { return int32_t(int64_t(total) * w.id / w.count); }
+// The unit that `for_units` gives a worker first. >= total: none.
+inline int32_t first_unit(const Worker& w, int32_t total) { return part_begin(w.id, w.count, total); }
 
 // The unit that `for_units` will likely give this worker after unit u: a guess, good enough to fetch data for. >= total: none.
 inline int32_t likely_next(const Worker& w, int32_t total, int32_t u) {
-  const int32_t end = int32_t(int64_t(total) * (w.id + 1) / w.count);
+  const int32_t end = part_begin(w.id + 1, w.count, total);
   return u + 1 < end ? u + 1 : total;
 }
 

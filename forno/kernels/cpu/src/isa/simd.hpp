@@ -149,6 +149,33 @@ FORNO_INLINE vi vload_s8(const int8_t* p) {
 }
 FORNO_INLINE vi vload_u8(const uint8_t* p) { return vload_s8(reinterpret_cast<const int8_t*>(p)) & 255; }
 
+// a0 b0 a1 b1 ... of the lower halves, and of the upper halves.
+#if defined(FORNO_AVX512)
+FORNO_INLINE vi vinterleave_low(vi a, vi b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+FORNO_INLINE vi vinterleave_high(vi a, vi b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(FORNO_AVX2)
+FORNO_INLINE vi vinterleave_low(vi a, vi b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+FORNO_INLINE vi vinterleave_high(vi a, vi b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+FORNO_INLINE vi vinterleave_low(vi a, vi b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+FORNO_INLINE vi vinterleave_high(vi a, vi b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+// Lane i becomes f folded over the lanes of x[i]; f is associative and commutative. A third of the instructions of
+// folding them one by one, and no chain of them. `x` is used up.
+template <class F>
+FORNO_INLINE vi vfold(vi (&x)[kLanes], F f) {
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) x[i] = f(vinterleave_low(x[i], x[i + half]), vinterleave_high(x[i], x[i + half]));
+  return x[0];
+}
+
 // bfloat16, rounded to nearest even; NaN stays NaN.
 FORNO_INLINE vi vbf16_bits(vf x) {
   const vu u = reinterpret_cast<vu>(x);
@@ -202,25 +229,6 @@ FORNO_INLINE vf vload_f16(const void* p) {
   return vf{half_to_float(h[0]), half_to_float(h[1]), half_to_float(h[2]), half_to_float(h[3])};
 #endif
 }
-
-// exp(x) to about 2 ulp: x = n ln 2 + r, a degree-6 polynomial in r, and n added to the exponent. 0 below -87.33
-// (so exp(-inf) is exactly 0), e^88 above 88, NaN for NaN.
-FORNO_INLINE vf vexp(vf x) {
-  const vf lowest = vset(-87.33f);
-  const vf bounded = vmin(vset(88.0f), vmax(lowest, x));
-  const vf n = vround(bounded * 1.44269504f);
-  const vf r = vfma(n, vset(2.12194440e-4f), vfma(n, vset(-0.693359375f), bounded));
-  vf p = vset(1.0f / 720);
-  p = vfma(p, r, vset(1.0f / 120));
-  p = vfma(p, r, vset(1.0f / 24));
-  p = vfma(p, r, vset(1.0f / 6));
-  p = vfma(p, r, vset(0.5f));
-  p = vfma(p, r, vset(1.0f));
-  p = vfma(p, r, vset(1.0f));
-  const vi scale = (vround_words(n) + 127) << 23;
-  return vselect(x < lowest, vf{}, p * reinterpret_cast<vf>(scale));
-}
-FORNO_INLINE vf vsilu(vf x) { return x / (1.0f + vexp(-x)); }
 
 }  // namespace
 }  // namespace forno

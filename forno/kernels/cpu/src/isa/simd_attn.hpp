@@ -48,28 +48,65 @@ constexpr float kLog2e = 1.44269504f;
 // 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
 // is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
 // one instruction. The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2], the constant term held at 1.
+// Each step is taken for all vectors before the next one: dozens of dependent operations in a row fill the core's window, and
+// it finds few that are ready.
+template <int N>
+FORNO_INLINE void vexp2_each(vf (&x)[N]) {
+  constexpr float kPolynomial[] = {0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
+  vf n[N], p[N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+#if defined(FORNO_AVX512)
+    x[i] = vmax(vset(-200.0f), x[i]);
+    n[i] = _mm512_roundscale_ps(x[i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    x[i] = vmax(vset(-200.0f), vmin(vset(127.0f), x[i]));
+    n[i] = vround(x[i]);
+#endif
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+    x[i] -= n[i];
+    p[i] = vset(0x1.5bba14p-10f);
+  }
+#pragma GCC unroll 8
+  for (int k = 0; k < 5; ++k)
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], vset(kPolynomial[k]));
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+#if defined(FORNO_AVX512)
+    x[i] = _mm512_scalef_ps(p[i], n[i]);
+#else
+    // Multiplying by 2^n keeps a NaN, which adding n to the exponent bits could turn into a number.
+    const vf scale = reinterpret_cast<vf>((vround_words(n[i]) + 127) << 23);
+    x[i] = vselect(n[i] < vset(-126.0f), vf{}, p[i] * scale);
+#endif
+  }
+}
+
 FORNO_INLINE vf vexp2(vf x) {
-#if defined(FORNO_AVX512)
-  x = vmax(vset(-200.0f), x);
-  const vf n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-  x = vmax(vset(-200.0f), vmin(vset(127.0f), x));
-  const vf n = vround(x);
-#endif
-  const vf r = x - n;
-  vf p = vset(0x1.5bba14p-10f);
-  p = vfma(p, r, vset(0x1.3cea88p-7f));
-  p = vfma(p, r, vset(0x1.c6b752p-5f));
-  p = vfma(p, r, vset(0x1.ebf9bcp-3f));
-  p = vfma(p, r, vset(0x1.62e42ap-1f));
-  p = vfma(p, r, vset(1.0f));
-#if defined(FORNO_AVX512)
-  return _mm512_scalef_ps(p, n);
-#else
-  // Multiplying by 2^n keeps a NaN, which adding n to the exponent bits could turn into a number.
-  const vf scale = reinterpret_cast<vf>((vround_words(n) + 127) << 23);
-  return vselect(n < vset(-126.0f), vf{}, p * scale);
-#endif
+  vf one[1] = {x};
+  vexp2_each(one);
+  return one[0];
+}
+
+// x / (1 + e^-x) with a relative error below 1e-7 (2 + |x|) from -87 on; below, something closer to zero than 1e-34. NaN stays
+// NaN and an infinity infinite, for they are errors to be seen, not limits to be taken.
+template <int N>
+FORNO_INLINE void vsilu_each(vf (&x)[N]) {
+  vf e[N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) e[i] = vmin(vset(126.0f), x[i] * -kLog2e);
+  vexp2_each(e);
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) x[i] /= 1.0f + e[i];
+}
+
+FORNO_INLINE vf vsilu(vf x) {
+  vf one[1] = {x};
+  vsilu_each(one);
+  return one[0];
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What happens to a tile's sums while they are in L1: bias, silu(gate) * up or residual, and the output's dtype.
 #pragma once
+#include "../isa/simd_attn.hpp"
 #include "../packed.hpp"
 #include "quantize.hpp"
 
@@ -39,11 +40,26 @@ FORNO_INLINE Group add(const Group& a, const Group& b) {
   return sum;
 }
 
-FORNO_INLINE Group silu_times(const Group& gate, const Group& up) {
-  Group out;
-#pragma GCC unroll 8
-  for (int i = 0; i < Group::kVectors; ++i) out.v[i] = vsilu(gate.v[i]) * up.v[i];
-  return out;
+// 32 columns of gate and 32 of up in each of N rows of sums become 32 of silu(gate) * up, in place of gate.
+template <int N>
+FORNO_INLINE void silu_times_up(float* sums, const float* bias) {
+  constexpr int kVectors = Group::kVectors;
+  vf gate[N * kVectors];
+#pragma GCC unroll 64
+  for (int i = 0; i < N * kVectors; ++i) {
+    const int column = i % kVectors * kLanes;
+    gate[i] = vload(sums + i / kVectors * kPanel + column);
+    if (bias) gate[i] += vload(bias + column);
+  }
+  vsilu_each(gate);
+#pragma GCC unroll 64
+  for (int i = 0; i < N * kVectors; ++i) {
+    const int column = i % kVectors * kLanes;
+    float* row = sums + i / kVectors * kPanel;
+    vf up = vload(row + kGroup + column);
+    if (bias) up += vload(bias + kGroup + column);
+    vstore(row + column, gate[i] * up);
+  }
 }
 
 FORNO_INLINE void write_group(const View& out, int64_t row, int32_t column, const Group& g, int32_t valid) {
@@ -84,6 +100,23 @@ inline void fetch_outputs(const LinearArgs& args, const LinearPart& part, int32_
   }
 }
 
+// The common case of finish_tile: 32 columns of an fp32 output, all of them there.
+FORNO_INLINE void finish_f32_group(const LinearArgs& args, int32_t column, int32_t row0, int32_t rows, const Group* bias,
+                                   const float* sums) {
+  const int64_t out_stride = args.out.stride, residual_stride = args.residual.stride;
+  char* out = args.out.data + (row0 - args.row_begin) * out_stride + column * 4;
+  const char* residual = args.residual.data ? args.residual.data + row0 * residual_stride + column * 4 : nullptr;
+  for (int32_t m = 0; m < rows; ++m, sums += kPanel, out += out_stride) {
+    Group g = load_group(sums);
+    if (bias) g = add(g, *bias);
+    if (residual) {
+      g = add(g, load_group(reinterpret_cast<const float*>(residual)));
+      residual += residual_stride;
+    }
+    store_group(reinterpret_cast<float*>(out), g);
+  }
+}
+
 // Columns of a panel in groups of 32. sums [rows][64] belong to rows row0, row0 + 1, ... of x.
 void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, int32_t column, int32_t columns, int32_t row0,
                  int32_t rows, const float* sums) {
@@ -93,6 +126,10 @@ void finish_tile(const LinearArgs& args, const LinearPart& part, int32_t panel, 
     if (valid <= 0) return;
     const int32_t out_column = part.column + local;
     const Group bias = part.bias ? load_group(part.bias + local, valid) : Group{};
+    if (args.out.dtype == DType::F32 && valid == kGroup) {
+      finish_f32_group(args, out_column, row0, rows, part.bias ? &bias : nullptr, sums + c);
+      continue;
+    }
     for (int32_t m = 0; m < rows; ++m) {
       const int64_t row = row0 + m;
       Group g = load_group(sums + m * kPanel + c);
@@ -111,13 +148,15 @@ void finish_gate_up(const LinearArgs& args, const LinearPart& part, int32_t pane
   const int32_t local = panel * kGroup, outputs = part.weight->n / 2;
   const int32_t valid = outputs - local < kGroup ? outputs - local : kGroup;
   const float* bias = part.bias ? part.bias + panel * kPanel : nullptr;
-  for (int32_t m = 0; m < rows; ++m) {
-    Group gate = load_group(sums + m * kPanel), up = load_group(sums + m * kPanel + kGroup);
-    if (bias) {
-      gate = add(gate, load_group(bias));
-      up = add(up, load_group(bias + kGroup));
-    }
-    store_group(sums + m * kPanel, silu_times(gate, up));
+  constexpr int kTogether = 8 / Group::kVectors > 1 ? 8 / Group::kVectors : 1;  // rows: 8 vectors, if a row has fewer
+  int32_t done = 0;
+  for (; done + kTogether <= rows; done += kTogether) silu_times_up<kTogether>(sums + done * kPanel, bias);
+  for (; done < rows; ++done) silu_times_up<1>(sums + done * kPanel, bias);
+  if (args.out.dtype == DType::S8 && !args.residual.data) {
+    const S8Row first = s8_row(args.out, row0 - args.row_begin);
+    const int32_t column = part.column + local, group = column / kGroup;
+    const int64_t stride = args.out.stride;
+    return quantize_groups_s8(sums, kPanel, rows, {first.q + column, first.scale + group, first.sum + group}, {stride, stride, stride});
   }
   for (int32_t m = 0; m < rows; ++m) {
     const int64_t row = row0 + m;

@@ -28,15 +28,16 @@ struct Range {
 struct TileArgs {
   const uint8_t* weights;
   const char* x;         // row 0: int8, bf16 or float values at the slice's first weight
-  const char* x_scale;   // S8: row 0's scale of the slice's first group; its int32 sum is sum_offset bytes on
-  int64_t sum_offset;
+  const char* x_scale;   // S8: row 0's scale of the slice's first group
   int64_t stride;        // bytes between rows of x
+  const int32_t* terms;  // S8: row 0's RowTerms
   int32_t count;         // blocks of 32, or weights of a float format
   int32_t column, columns;
   bool prefetch;         // the first tile of a unit: its weights are likely in memory, for later ones in cache
   const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
   int32_t next_column;
   Range ahead;           // of that, a part to fetch meanwhile, instead
+  Range rows;            // of x, to fetch meanwhile as well
   bool first;            // slice: sums start at zero
   float* sums;           // [R][64]
 };
@@ -48,6 +49,21 @@ constexpr int32_t kSliceWeights = kSliceBlocks * kBlock;  // the same for float 
 // How far ahead of its reads a tile asks for memory, when it is the first to touch its weights.
 constexpr int kPrefetchBlocks = 16;
 constexpr int kPrefetchWeights = 16;  // the same for float formats: weights, or pairs of bf16
+
+// Fetches a range little by little, over about `steps` steps.
+struct StepFetch {
+  const uint8_t *at, *end;
+  int64_t stride;
+
+  FORNO_INLINE StepFetch(Range range, int64_t steps)
+      : at(range.begin), end(range.end), stride((range.lines() + steps - 1) / steps * 64) {}
+
+  FORNO_INLINE void step() {
+    const uint8_t* stop = at + stride < end ? at + stride : end;
+#pragma GCC unroll 1
+    for (; at < stop; at += 64) __builtin_prefetch(at, 0, 3);
+  }
+};
 
 // The codes of `columns` columns of a block, and its scales.
 template <class C>
@@ -66,65 +82,62 @@ FORNO_INLINE void prefetch_block(const uint8_t* block, int column, int columns) 
   for (int i = kCodeLines * 256; i < C::kBlockBytes; i += 64) __builtin_prefetch(block + i, 0, 3);
 }
 
-// What a tile needs per row and block besides the codes, taken from the rows once per slice and laid at fixed
-// distances: where the integer sums start, scale_x, and sum_x * scale_x.
-template <class C, int R>
+// What a tile needs per row and block besides what the row holds: where the integer sums start, -zero * sum_x, as int32
+// (by half block if the format's scales go by half blocks); or, for formats with minimums, sum_x * scale_x as float.
+template <class C>
 struct RowTerms {
-  static constexpr int kParts = C::kParts;
-  static constexpr int kPitch = kSliceBlocks * kParts;  // between rows of start
-  alignas(64) int32_t start[R][kPitch];
-  alignas(64) float scale[R][kSliceBlocks];
-  alignas(64) float sum[C::kMin ? R : 1][kSliceBlocks];
+  static_assert(!C::kMin || (C::kParts == 1 && C::kZero == 0));
+  static constexpr int kPitch = kSliceBlocks * C::kParts;  // words between rows
 
-  FORNO_INLINE explicit RowTerms(const TileArgs& args) {
-    for (int m = 0; m < R; ++m) {
-      const char* scales = args.x_scale + m * args.stride;
-      const char* sums = scales + args.sum_offset;
-      for (int32_t b = 0; b < args.count; b += kLanes) {
-        const vf row_scale = reinterpret_cast<vf>(vload_words(scales + 4 * b, args.count - b));
-        const vi row_sum = vload_words(sums + 4 * b, args.count - b);
-        vstore(&scale[m][b], row_scale);
-        if constexpr (kParts == 1) vstore_words(&start[m][b], row_sum * -C::kZero);
-        if constexpr (C::kMin) vstore(&sum[m][b], vfloat(row_sum) * row_scale);
+  // One row of a slice of `count` blocks.
+  static FORNO_INLINE void fill(const int8_t* q, const char* scales, const char* sums, int32_t count, int32_t* out) {
+    if constexpr (C::kParts == 2) {  // rows hold sums of 32; `count` is a multiple of 8
+      for (int32_t i = 0; i < 2 * count; i += kLanes / 4) sum_groups_of_16(q + 16 * i, out + i);
+      for (int32_t i = 0; i < 2 * count; i += kLanes) vstore_words(out + i, vload_words(out + i) * -C::kZero);
+    } else {
+      for (int32_t b = 0; b < count; b += kLanes) {
+        const vi sum = vload_words(sums + 4 * b, count - b);
+        if constexpr (C::kMin)
+          vstore(reinterpret_cast<float*>(out + b), vfloat(sum) * reinterpret_cast<vf>(vload_words(scales + 4 * b, count - b)));
+        else
+          vstore_words(out + b, sum * -C::kZero);
       }
-      if constexpr (kParts == 2) split_sums(reinterpret_cast<const int8_t*>(args.x) + m * args.stride, args.count, start[m]);
     }
   }
-
-  // Rows hold sums of 32; formats with a scale for each half of a block want sums of 16. `count` is a multiple of 8.
-  static FORNO_INLINE void split_sums(const int8_t* q, int32_t count, int32_t* start) {
-    for (int32_t i = 0; i < 2 * count; i += kLanes / 4) sum_groups_of_16(q + 16 * i, start + i);
-    for (int32_t i = 0; i < 2 * count; i += kLanes) vstore_words(start + i, vload_words(start + i) * -C::kZero);
-  }
 };
+
+FORNO_INLINE float load_float(const void* p) {
+  float x;
+  std::memcpy(&x, p, 4);
+  return x;
+}
 
 template <class C, int R, int V>
 void tile_blocks(const TileArgs& args) {
   using Dot = GroupDot<C, R, V>;
-  const RowTerms<C, R> terms(args);
+  constexpr int kPitch = RowTerms<C>::kPitch;
   const int64_t steps = int64_t(args.columns / (V * kLanes)) * args.count;
-  const int64_t stride = (args.ahead.lines() + steps - 1) / steps * 64;
-  const uint8_t* ahead = args.ahead.begin;
-  const auto fetch_step = [&] {
-    const uint8_t* stop = ahead + stride < args.ahead.end ? ahead + stride : args.ahead.end;
-#pragma GCC unroll 1
-    for (; ahead < stop; ahead += 64) __builtin_prefetch(ahead, 0, 3);
-  };
+  StepFetch ahead(args.ahead, steps), rows(args.rows, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
     const uint8_t* block = args.weights;
     const uint8_t* header = block;
+    const char* x_scale = args.x_scale;
+    const int32_t* terms = args.terms;
     vf total[R][V];
 #pragma GCC unroll 6
     for (int m = 0; m < R; ++m)
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) total[m][j] = args.first ? vf{} : vload(args.sums + m * kPanel + c + j * kLanes);
-    for (int32_t b = 0; b < args.count; ++b, q += kBlock, block += C::kBlockBytes) {
+    for (int32_t b = 0; b < args.count; ++b, q += kBlock, block += C::kBlockBytes, x_scale += 4, terms += C::kParts) {
       if (C::kHeaderBytes && b % kSuperBlocks == 0) {
         header = block;
         block += C::kHeaderBytes;
       }
-      fetch_step();
+      if constexpr (R > 2) {  // fewer rows are a unit's only tile, which fetches by itself
+        ahead.step();
+        rows.step();
+      }
       if (args.prefetch) {
         // Near the end of a pass: the other columns of this slice, or what comes after it.
         const int32_t beyond = b + kPrefetchBlocks - args.count;
@@ -138,7 +151,7 @@ void tile_blocks(const TileArgs& args) {
       vf dot[C::kParts][R][V];
 #pragma GCC unroll 2
       for (int part = 0; part < C::kParts; ++part)
-        Dot::run(block, part, c, q, args.stride, &terms.start[0][b * C::kParts + part], terms.kPitch, dot[part]);
+        Dot::run(block, part, c, q, args.stride, terms + part, kPitch, dot[part]);
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) {
         const int column = c + j * kLanes;
@@ -148,11 +161,12 @@ void tile_blocks(const TileArgs& args) {
         if constexpr (C::kMin) minimum = C::minimum(block, header, column);
 #pragma GCC unroll 6
         for (int m = 0; m < R; ++m) {
+          const float scale = load_float(x_scale + m * args.stride);
           if constexpr (C::kParts == 2)
-            total[m][j] = vfma(vfma(dot[1][m][j], second, dot[0][m][j] * w_scale), vset(terms.scale[m][b]), total[m][j]);
+            total[m][j] = vfma(vfma(dot[1][m][j], second, dot[0][m][j] * w_scale), vset(scale), total[m][j]);
           else
-            total[m][j] = vfma(dot[0][m][j], w_scale * terms.scale[m][b], total[m][j]);
-          if constexpr (C::kMin) total[m][j] = vfma(minimum, vset(terms.sum[m][b]), total[m][j]);
+            total[m][j] = vfma(dot[0][m][j], w_scale * scale, total[m][j]);
+          if constexpr (C::kMin) total[m][j] = vfma(minimum, vset(load_float(terms + m * kPitch)), total[m][j]);
         }
       }
     }

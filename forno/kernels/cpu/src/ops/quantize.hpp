@@ -49,10 +49,62 @@ FORNO_INLINE void quantize_group_s8(const float* x, int8_t* q, float* scale, int
   *sum = vsum(total);
 }
 
+// Bytes from one group's q, scale and sum to the next one's.
+struct S8Steps {
+  int64_t q, scale, sum;
+
+  FORNO_INLINE S8Row at(const S8Row& first, int64_t i) const {
+    return {first.q + i * q, reinterpret_cast<float*>(reinterpret_cast<char*>(first.scale) + i * scale),
+            reinterpret_cast<int32_t*>(reinterpret_cast<char*>(first.sum) + i * sum)};
+  }
+};
+
+// The same for up to kLanes groups, `pitch` floats apart; `out` is the first one's. What is one number per group, two divisions
+// among them, is done for all at once.
+inline void quantize_few_groups_s8(const float* x, int64_t pitch, int32_t count, const S8Row& out, const S8Steps& steps) {
+  vi lanes[kLanes] = {};
+  for (int32_t g = 0; g < count; ++g)
+    for (int i = 0; i < kGroup; i += kLanes) lanes[g] = vmax(lanes[g], reinterpret_cast<vi>(vabs(vload(x + g * pitch + i))));
+  const vi top = vfold(lanes, [](vi a, vi b) { return vmax(a, b); });
+  const vf amax = reinterpret_cast<vf>(top);
+  const vi finite = top < 0x7f800000, nonzero = amax >= vset(0x1p-118f);
+  alignas(64) float inverse[kLanes], scale[kLanes];
+  alignas(64) int32_t sum[kLanes];
+  vstore(inverse, vselect(nonzero, vset(127.0f) / amax, vf{}));
+  vstore(scale, vselect(finite, vselect(nonzero, amax / vset(127.0f), vf{}), vset(__builtin_nanf(""))));
+  for (int32_t g = 0; g < count; ++g) {
+    lanes[g] = vi{};
+    int8_t* q = out.q + g * steps.q;
+    for (int i = 0; i < kGroup; i += kLanes) {
+      const vi v = vround_words(vload(x + g * pitch + i) * inverse[g]);
+      vstore_s8(q + i, v);
+      lanes[g] += v;
+    }
+  }
+  vstore_words(sum, vfold(lanes, [](vi a, vi b) { return a + b; }) & finite);
+  for (int32_t g = 0; g < count; ++g) {
+    const S8Row group = steps.at(out, g);
+    *group.scale = scale[g];
+    *group.sum = sum[g];
+  }
+  if (vmax_lane(top) < 0x7f800000) return;
+  for (int32_t g = 0; g < count; ++g)
+    if (!finite[g]) std::memset(out.q + g * steps.q, 0, kGroup);
+}
+
+// The same for any number of groups.
+inline void quantize_groups_s8(const float* x, int64_t pitch, int32_t count, const S8Row& out, const S8Steps& steps) {
+  for (int32_t g = 0; g < count; g += kLanes) {
+    const int32_t n = count - g < kLanes ? count - g : kLanes;
+    const S8Row group = steps.at(out, g);
+    if (n == 1) quantize_group_s8(x + g * pitch, group.q, group.scale, group.sum);
+    else quantize_few_groups_s8(x + g * pitch, pitch, n, group, steps);
+  }
+}
+
 // width % 32 == 0.
-FORNO_INLINE void quantize_row_s8(const float* x, int32_t width, S8Row out) {
-  for (int32_t g = 0; g < width / kGroup; ++g)
-    quantize_group_s8(x + g * kGroup, out.q + g * kGroup, out.scale + g, out.sum + g);
+inline void quantize_row_s8(const float* x, int32_t width, const S8Row& out) {
+  quantize_groups_s8(x, kGroup, width / kGroup, out, {kGroup, 4, 4});
 }
 
 // Any width.
