@@ -1,6 +1,6 @@
 """forno against other engines, interleaved in one run, on the same weights: prefill, decode, start, and load over HTTP.
 
-    make bench-peers        or    python -m benchmarks.compare [--engines forno,vllm] [--measures prefill-512,chat-32] [--rounds 3]
+    make bench-peers        or    python -m benchmarks.compare [--engines forno,vllm] [--measures decode-8,chat-32]
     make bench-llamacpp     llama.cpp alone
 
 Every peer runs at the types and flags at which it is at its best. An engine's processes run only while it is measured. What

@@ -1,1 +1,1 @@
-"""What runs inside a peer's own environment: one script per engine, printing rates as one JSON line. Imports nothing of forno."""
+"""What runs in a peer's own environment: a script per engine that prints rates as one JSON line. Imports nothing of forno."""
