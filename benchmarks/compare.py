@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ class Failures:
             return action()
         except (ChildError, ServerError, PeerError, FornoError, OSError, ValueError, LookupError) as error:
             progress(f"  {engine}: {part} failed: {error}")
-            self.reasons.setdefault(engine, {})[part] = f"{type(error).__name__}: {error}"[-500:]
+            said = f"{type(error).__name__}: {error}"
+            self.reasons.setdefault(engine, {})[part] = said if len(said) < 800 else f"{said[:300]} ... {said[-500:]}"
             return {}
 
 
@@ -72,21 +74,20 @@ def parts(engine: Engine, wanted: Collection[str], served: bool, contention: Con
             yield f"server {number}", part
 
 
-def ready(names: Sequence[str], setting: Setting, failures: Failures) -> dict[str, Engine]:
-    """The engines that can be set up."""
-    found: dict[str, Engine] = {}
-    for name in names:
-        engine = engines.make(name, setting)
-
-        def prepare(engine: Engine = engine) -> Measured:
-            engine.prepare()
-            return {}
-
+def ready(names: Sequence[str], setting: Setting, served: Collection[str], failures: Failures) -> dict[str, Engine]:
+    """The engines that can be set up, in order; those in ``served`` have served once."""
+    made = {name: engines.make(name, setting) for name in names}  # a wrong name ends the run before anything is installed
+    for name, engine in made.items():
         progress(f"preparing {name}")
-        failures.attempt(name, "set-up", prepare)
-        if name not in failures.reasons:
-            found[name] = engine
-    return found
+        failures.attempt(name, "set-up", partial(_prepare, engine, name in served and engine.has_server))
+    return {name: engine for name, engine in made.items() if name not in failures.reasons}
+
+
+def _prepare(engine: Engine, serve: bool) -> Measured:
+    engine.prepare()
+    if serve:
+        serving.warm_up(engine.server_command)
+    return {}
 
 
 def play(
@@ -161,8 +162,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         repeats=options.repeats,
         install=not options.skip_setup,
     )
-    chosen = ready(names, setting, failures)
-    results = play(chosen, wanted, _list(options.served), options.rounds, contention, failures)
+    served = _list(options.served) if set(wanted) & set(serving.MEASURES) else []
+    chosen = ready(names, setting, served, failures)
+    results = play(chosen, wanted, served, options.rounds, contention, failures)
     print(report(results))
     print(
         f"\nOther processes used {contention.mean} cores on average, {contention.worst} at worst; "

@@ -43,9 +43,9 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def first_token(self) -> float:
+    def first_token(self, limit: float = START_LIMIT) -> float:
         """Seconds from the start of the process to the first streamed text, asking until it answers."""
-        while time.perf_counter() - self.started < START_LIMIT:
+        while time.perf_counter() - self.started < limit:
             if self.process.poll() is not None:
                 raise ServerError(f"the server ended with status {self.process.returncode}:\n{self.tail()}")
             try:
@@ -54,7 +54,7 @@ class Server:
             except OSError:  # not listening yet
                 pass
             time.sleep(POLL)
-        raise ServerError(f"the server did not answer within {START_LIMIT:g} s:\n{self.tail()}")
+        raise ServerError(f"the server did not answer within {limit:g} s:\n{self.tail()}")
 
     def tail(self) -> str:
         return processes.tail(self.log)

@@ -16,7 +16,7 @@ from benchmarks.measure import Contention
 
 START, IDLE = "start", "idle"
 """Measures beside the loads: the first token, with the memory held then; the processor time of a server that nobody asks."""
-IDLE_SECONDS = 2.0
+IDLE_SECONDS, WARM_UP_LIMIT = 2.0, 1800.0
 
 Measured = dict[str, float]
 Command = Callable[[int, int, int], list[str]]
@@ -87,6 +87,14 @@ def parts(command: Command, wanted: Collection[str], contention: Contention, pag
         first = {START, IDLE} & set(wanted) if room == SHORT else set()
         if loads or first:
             yield partial(measure, command, room, loads, first, contention)
+
+
+def warm_up(command: Command) -> None:
+    """Start a server once before anything counts: files get into the page cache, and what an engine compiles or packs on its
+    first start, which may take it minutes, is there for the next. Raises ``ServerError``."""
+    port = servers.free_port()
+    with servers.running(command(port, ALL.slots, ALL.context), port) as server:
+        server.first_token(WARM_UP_LIMIT)
 
 
 def measure(command: Command, room: Room, loads: list[Load], wanted: Collection[str], contention: Contention) -> Measured:

@@ -43,11 +43,10 @@ class Vllm:
         server = [self.environment.python, "-m", "vllm.entrypoints.openai.api_server"]
         return [*self._variables(), *server, *(str(part) for pair in options.items() for part in pair)]
 
-    @staticmethod
-    def _variables(**more: str) -> list[str]:
-        """A prefix for a command: room for the cache, and a thread on every core that we may use. Left to itself, vLLM keeps
-        a core for its server, which of two is half."""
+    def _variables(self, **more: str) -> list[str]:
+        """A prefix for a command: a place for compiled code, room for the cache, and a thread on every core that we may use.
+        Left to itself, vLLM keeps a core for its server, which of two is half."""
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         found = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CPU_OMP_THREADS_BIND": cores}
-        found |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **more}
-        return ["env", *(f"{name}={value}" for name, value in found.items())]
+        found |= {"VLLM_CACHE_ROOT": str(self.environment.root / "compiled"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        return ["env", *(f"{name}={value}" for name, value in {**found, **more}.items())]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, engines
-from benchmarks.compare import FORNO, Failures, parser, parts, play, ratios, report
+from benchmarks import compare, engines, serving
+from benchmarks.compare import FORNO, Failures, parser, parts, play, ratios, ready, report
 from benchmarks.engines import Measured, Setting
 from benchmarks.measure import Contention, Results
 from benchmarks.processes import ChildError
@@ -120,6 +120,23 @@ def test_a_run_reports_failures_and_ends_in_json(
     assert result["failures"] == {"vllm": {"set-up": "ChildError: no wheel for this machine"}}
     assert result["results"]["decode-8 tok/s"][FORNO]["median"] == 8.0
     assert result["versions"] == {FORNO: {"fake": "1"}}
+
+
+def test_a_served_engine_serves_once_before_anything_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(engines, "make", lambda name, setting: Fake())
+    monkeypatch.setattr(serving, "warm_up", lambda command: started.append(command(1, 2, 3)))
+    setting, failures = Setting(Path("m.gguf"), Path("/peers"), threads=2, vocab=100, repeats=1, install=False), Failures()
+    assert list(ready(["a", "b"], setting, ["b"], failures)) == ["a", "b"]
+    assert started == [["false"]]
+
+
+def test_an_engine_that_cannot_serve_is_not_measured() -> None:
+    setting, failures = Setting(Path("m.gguf"), Path("/peers"), threads=2, vocab=100, repeats=1, install=False), Failures()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "make", lambda name, setting: Fake())
+        assert ready(["a"], setting, ["a"], failures) == {}
+    assert "ended with status 1" in failures.reasons["a"]["set-up"]
 
 
 def test_unknown_measures_and_engines_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ CACHE_GB = 2
 """Room for 64 sequences of some 200 tokens many times over; the pages are touched only when used."""
 BATCHED_TOKENS = 8192
 """Tokens of a step at most: the prompts of a whole batch at once."""
+ACTIVATION_GROUP = 64
+"""Activations that share a scale: a fifth faster in prefill than the default here."""
 
 
 def main() -> None:
@@ -21,7 +23,7 @@ def main() -> None:
     scheduler.max_num_batched_tokens = BATCHED_TOKENS
     scheduler.max_num_seqs = max(chosen.batches, default=1)
     scheduler.enable_prefix_caching = False
-    properties = {"INFERENCE_NUM_THREADS": chosen.threads}
+    properties = {"INFERENCE_NUM_THREADS": chosen.threads, "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP}
     pipeline = genai.ContinuousBatchingPipeline(chosen.model, scheduler, "CPU", properties)
 
     def generate(prompts: list[list[int]], tokens: int) -> None:
