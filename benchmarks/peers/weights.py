@@ -67,9 +67,14 @@ def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     tokenizer = load_tokenizer(checkpoint)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     template = load_chat_template(checkpoint, tokenizer)
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    settings |= {"model_max_length": config["max_position_embeddings"], "chat_template": template.source}
-    _write_json(folder / "tokenizer_config.json", settings | tokenizer.special_texts)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config["max_position_embeddings"],
+        "chat_template": template.source,
+        **tokenizer.special_texts,
+    }
+    _write_json(folder / "tokenizer_config.json", settings)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -141,7 +141,7 @@ def test_an_engine_that_cannot_serve_is_not_measured() -> None:
 
 def test_unknown_measures_and_engines_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = str(write_tiny_gguf(tmp_path / "tiny.gguf"))
-    for flags, said in ([["--measures", "chat-9"], "chat-9"], [["--engines", "vlm"], "'vlm'"]):
+    for flags, said in ((["--measures", "chat-9"], "chat-9"), (["--engines", "vlm"], "'vlm'")):
         with pytest.raises(SystemExit, match="1"):
             compare.main(["--model", model, *flags])
         assert said in capsys.readouterr().err
