@@ -72,14 +72,16 @@ def measure(
     return {case.name: case.tokens / max(statistics.median(taken[case.name]), 1e-9) for case in chosen}
 
 
-def options(description: str) -> argparse.Namespace:
-    """The flags that every script here takes."""
+def options(description: str, *limits: str) -> argparse.Namespace:
+    """The flags that every script here takes, and an integer for each of an engine's own ``limits``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help="a folder as the engine reads it")
     parser.add_argument("--batches", default="", help="numbers of decoding sequences, comma-separated")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--vocab", type=int, required=True, help="random tokens are below it")
+    for limit in limits:
+        parser.add_argument(f"--{limit}", type=int, required=True)
     found = parser.parse_args()
     found.batches = [int(batch) for batch in found.batches.split(",") if batch]
     return found

@@ -6,18 +6,15 @@ from vllm import LLM, SamplingParams
 
 from benchmarks.peers.inside import rates
 
-MAX_LEN = 1024
-BATCHED_TOKENS = 8192
-
 
 def main() -> None:
-    chosen = rates.options(__doc__)
+    chosen = rates.options(__doc__, "max-model-len", "max-num-seqs", "max-num-batched-tokens")
     llm = LLM(
         chosen.model,
         dtype="bfloat16",
-        max_model_len=MAX_LEN,
-        max_num_seqs=max(chosen.batches, default=1),
-        max_num_batched_tokens=BATCHED_TOKENS,
+        max_model_len=chosen.max_model_len,
+        max_num_seqs=chosen.max_num_seqs,
+        max_num_batched_tokens=chosen.max_num_batched_tokens,
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
         disable_log_stats=True,
