@@ -75,7 +75,7 @@ sanitize: build ## Run the native tests under sanitizers
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
 
-bench-peers: build ## Compare with llama.cpp, OpenVINO, vLLM and transformers (half an hour; the first time sets them up)
+bench-peers: build ## Compare with llama.cpp, OpenVINO, vLLM and transformers (half an hour or more; the first time sets them up)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
 
 LLAMACPP := forno,llama.cpp,llama.cpp Q4_0,llama.cpp BF16

@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -197,8 +197,9 @@ def _vllm(setting: Setting, form: str) -> Engine:
 
 
 def _transformers(setting: Setting, form: str) -> Engine:
+    """Measured once a turn: it is the slowest by far, and no engine to compete with."""
     _no_format("transformers", form)
-    return InPython(setting, transformers.Transformers(setting.directory), ("transformers", "torch"))
+    return InPython(replace(setting, repeats=1), transformers.Transformers(setting.directory), ("transformers", "torch"))
 
 
 FAMILIES: Mapping[str, Callable[[Setting, str], Engine]] = {

@@ -67,7 +67,7 @@ LOADS = (
     Load("chat", 32, 96, SHORT),
     Load("rag", 32, 64, SHARED),
     Load("turns", 32, 96, SHARED),
-    Load("long", 8, 16, LONG),
+    Load("long", 8, 8, LONG),
     Load("among", 16, 16, LONG, max_tokens=128),
 )
 """Sized so that the slowest engine takes half a minute for each."""
