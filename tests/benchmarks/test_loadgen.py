@@ -98,3 +98,12 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([1.0], 0.99)) == (50.0, 99.0, 1.0)
     assert percentile([], 0.5) is None
     assert Record().summary(1.0)["itl_p99"] is None
+
+
+async def test_a_long_prompt_arrives_among_the_others(fake: tuple[Fake, str]) -> None:
+    server, url = fake
+    found = await run(options(url, workload="among", n=2, max_tokens=20), 2)
+    assert found["tok"] == 2 * 20, "the long prompt's token is not the others'"
+    assert found["long_ttft"] is not None
+    (long,) = [body for body in server.asked if body["max_tokens"] == 1]
+    assert len(long["messages"][0]["content"]) > 5000
