@@ -152,6 +152,10 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
 
+    @property
+    def num_drafts(self) -> int:
+        return sum(len(row.drafts) for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:

@@ -163,7 +163,7 @@ class Scheduler:
         now = self.clock()
         self.admission.observe(plan.num_tokens, result.seconds)
         self._speculation.observe(plan.num_tokens, result.seconds)
-        self._pacing.observe(plan.num_tokens, result.seconds)
+        self._pacing.observe(plan.num_tokens - plan.num_drafts, result.seconds)
         updates, self._ended = self._ended, []
         for i, row in enumerate(plan.rows):
             sequence = self._by_index.get(row.request)
