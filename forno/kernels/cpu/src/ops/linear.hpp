@@ -99,6 +99,7 @@ Range fetched_of(const Unit& u) {
 struct Scratch {
   float* sums;         // [kRowBlock][64]
   uint8_t* expanded;   // one slice
+  PagePace* pages;
 };
 
 // With several tiles per unit each of them fetches a part of the next unit's weights, so that memory works all the time;
@@ -121,6 +122,7 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, const Scrat
     tile.sums = scratch.sums + (row - u.row0) * kPanel;
     tile.prefetch = row == u.row0 && tile.weights != scratch.expanded && !ahead.begin;
     tile.ahead = ahead.part(row - u.row0, height, rows);
+    tile.pages = scratch.pages->next_tile();
     if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
     Tiles::of(height)(tile);
     if (last && args.silu_mul) finish_gate_up(args, *u.part, u.panel, row, height, tile.sums);
@@ -192,11 +194,20 @@ void run_unit(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   with_layout(format, [&](auto layout) { run_blocks<decltype(layout), V>(args, u, scratch); });
 }
 
+// Calls of a tile function for one worker's share of the plan, about.
+int32_t tiles_per_worker(const LinearArgs& args, const LinearPlan& plan, int32_t workers) {
+  const PackedMatrix& w = *args.parts[0].weight;
+  const int32_t slices = (w.k + kSliceWeights - 1) / kSliceWeights, tiles = (plan.block_rows + kTileRows - 1) / kTileRows;
+  return (plan.units + workers - 1) / workers * slices * tiles;
+}
+
 void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   const LinearPlan plan = plan_linear(args, rows, worker.count);
+  PagePace pages{&worker.pages, worker.pages.end, tiles_per_worker(args, plan, worker.count)};
   Scratch scratch;
   scratch.sums = reinterpret_cast<float*>(worker.scratch);
   scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kRowBlock * kPanel * sizeof(float);
+  scratch.pages = &pages;
   static_assert(kRowBlock * kPanel * sizeof(float) + kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes <= kScratchBytes);
   for_units(worker, plan.units, [&](int32_t index) {
     Unit u = unit_of(args, plan, index);

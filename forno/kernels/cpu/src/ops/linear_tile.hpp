@@ -7,22 +7,11 @@
 // for float formats, per weight: sum = fma(w, x, sum) in order of K (bf16 on AVX-512: per pair, by vdpbf16ps).
 #pragma once
 #include "linear_dot.hpp"
+#include "page_fetch.hpp"
 #include "quantize.hpp"
 
 namespace forno {
 namespace {
-
-// A piece of memory, in lines of 64 bytes.
-struct Range {
-  const uint8_t* begin;
-  const uint8_t* end;
-
-  int64_t lines() const { return (end - begin) / 64; }
-  // The share of units [first, first + count) of `total`.
-  Range part(int64_t first, int64_t count, int64_t total) const {
-    return {begin + lines() * first / total * 64, begin + lines() * (first + count) / total * 64};
-  }
-};
 
 // One call's data. `weights` and `x` are at the slice's first weight.
 struct TileArgs {
@@ -37,6 +26,7 @@ struct TileArgs {
   const uint8_t* next;   // what this worker reads after the slice, from next_column on; null: nothing to fetch
   int32_t next_column;
   Range ahead;           // of that, a part to fetch meanwhile, instead
+  Range pages;           // of the next attention, to be fetched meanwhile
   bool first;            // slice: sums start at zero
   float* sums;           // [R][64]
 };
@@ -103,13 +93,7 @@ void tile_blocks(const TileArgs& args) {
   using Dot = GroupDot<C, R, V>;
   const RowTerms<C, R> terms(args);
   const int64_t steps = int64_t(args.columns / (V * kLanes)) * args.count;
-  const int64_t stride = (args.ahead.lines() + steps - 1) / steps * 64;
-  const uint8_t* ahead = args.ahead.begin;
-  const auto fetch_step = [&] {
-    const uint8_t* stop = ahead + stride < args.ahead.end ? ahead + stride : args.ahead.end;
-#pragma GCC unroll 1
-    for (; ahead < stop; ahead += 64) __builtin_prefetch(ahead, 0, 3);
-  };
+  StepFetch ahead(args.ahead, steps), pages(args.pages, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
     const uint8_t* block = args.weights;
@@ -124,7 +108,8 @@ void tile_blocks(const TileArgs& args) {
         header = block;
         block += C::kHeaderBytes;
       }
-      fetch_step();
+      ahead.step<3>();
+      pages.step<kPageLocality>();
       if (args.prefetch) {
         // Near the end of a pass: the other columns of this slice, or what comes after it.
         const int32_t beyond = b + kPrefetchBlocks - args.count;
@@ -197,6 +182,7 @@ template <Format F, int R, int V>
 void tile_floats(const TileArgs& args) {
   constexpr bool kPairs = F == Format::BF16;
   constexpr int kLaneBytes = F == Format::F16 ? 2 : 4, kLine = kLaneBytes * kPanel;  // per weight, or pair of weights, of K
+  StepFetch pages(args.pages, int64_t(args.columns / (V * kLanes)) * (kPairs ? args.count / 2 + 1 : args.count));
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     vf acc[R][V];
 #pragma GCC unroll 6
@@ -207,6 +193,7 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
+      pages.step<kPageLocality>();
       if (args.prefetch)
         for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchWeights * kLine + j, 0, 3);
 #pragma GCC unroll 6
