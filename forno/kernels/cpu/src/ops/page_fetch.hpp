@@ -40,9 +40,9 @@ struct PagePace {
   }
 };
 
-constexpr int kPageLocality = 3;
+constexpr int kPageLocality = 2;  // into L2: more than L1 holds comes before it is read
 
-// Inside a tile: some lines of a range at each of `steps` steps.
+// Inside a tile: some lines of a range at each of `steps` steps, in pairs, so that an odd last one brings its neighbour.
 struct StepFetch {
   const uint8_t *at, *end;
   int64_t stride;
@@ -50,11 +50,14 @@ struct StepFetch {
   FORNO_INLINE StepFetch(Range range, int64_t steps)
       : at(range.begin), end(range.end), stride((range.lines() + steps - 1) / steps * 64) {}
 
-  template <int kLocality = 3>
+  template <int kLocality>
   FORNO_INLINE void step() {
     const uint8_t* stop = at + stride < end ? at + stride : end;
 #pragma GCC unroll 1
-    for (; at < stop; at += 64) __builtin_prefetch(at, 0, kLocality);
+    for (; at < stop; at += 128) {
+      __builtin_prefetch(at, 0, kLocality);
+      __builtin_prefetch(at + 64, 0, kLocality);
+    }
   }
 };
 
