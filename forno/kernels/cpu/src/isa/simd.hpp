@@ -149,6 +149,48 @@ FORNO_INLINE vi vload_s8(const int8_t* p) {
 }
 FORNO_INLINE vi vload_u8(const uint8_t* p) { return vload_s8(reinterpret_cast<const int8_t*>(p)) & 255; }
 
+// a0 b0 a1 b1 ... of the lower halves, and of the upper halves.
+#if defined(FORNO_AVX512)
+FORNO_INLINE vi vinterleave_low(vi a, vi b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+FORNO_INLINE vi vinterleave_high(vi a, vi b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(FORNO_AVX2)
+FORNO_INLINE vi vinterleave_low(vi a, vi b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+FORNO_INLINE vi vinterleave_high(vi a, vi b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+FORNO_INLINE vi vinterleave_low(vi a, vi b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+FORNO_INLINE vi vinterleave_high(vi a, vi b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+// Lane i becomes f folded over the lanes of x[i]; f is associative and commutative. A third of the instructions of
+// folding them one by one, and no chain of them. `x` is used up.
+template <class F>
+FORNO_INLINE vi vfold(vi (&x)[kLanes], F f) {
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) x[i] = f(vinterleave_low(x[i], x[i + half]), vinterleave_high(x[i], x[i + half]));
+  return x[0];
+}
+
+// Lane j of x[i] and lane i of x[j] change places.
+FORNO_INLINE void vtranspose(vi (&x)[kLanes]) {
+#pragma GCC unroll 4
+  for (int round = 1; round < kLanes; round *= 2) {
+    vi y[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      y[2 * i] = vinterleave_low(x[i], x[i + kLanes / 2]);
+      y[2 * i + 1] = vinterleave_high(x[i], x[i + kLanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) x[i] = y[i];
+  }
+}
+
 // bfloat16, rounded to nearest even; NaN stays NaN.
 FORNO_INLINE vi vbf16_bits(vf x) {
   const vu u = reinterpret_cast<vu>(x);
