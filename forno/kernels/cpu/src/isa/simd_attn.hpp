@@ -48,6 +48,8 @@ constexpr float kLog2e = 1.44269504f;
 // 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
 // is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
 // one instruction. The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2], the constant term held at 1.
+// kForBf16: for weights that are rounded to bfloat16 (2e-3), an error of 1e-4 will do.
+template <bool kForBf16 = false>
 FORNO_INLINE vf vexp2(vf x) {
 #if defined(FORNO_AVX512)
   x = vmax(vset(-200.0f), x);
@@ -57,11 +59,16 @@ FORNO_INLINE vf vexp2(vf x) {
   const vf n = vround(x);
 #endif
   const vf r = x - n;
-  vf p = vset(0x1.5bba14p-10f);
-  p = vfma(p, r, vset(0x1.3cea88p-7f));
-  p = vfma(p, r, vset(0x1.c6b752p-5f));
-  p = vfma(p, r, vset(0x1.ebf9bcp-3f));
-  p = vfma(p, r, vset(0x1.62e42ap-1f));
+  vf p;
+  if constexpr (kForBf16) {
+    p = vfma(vset(0x1.c2a25cp-5f), r, vset(0x1.f00c4ep-3f));
+    p = vfma(p, r, vset(0x1.62f5fap-1f));
+  } else {
+    p = vfma(vset(0x1.5bba14p-10f), r, vset(0x1.3cea88p-7f));
+    p = vfma(p, r, vset(0x1.c6b752p-5f));
+    p = vfma(p, r, vset(0x1.ebf9bcp-3f));
+    p = vfma(p, r, vset(0x1.62e42ap-1f));
+  }
   p = vfma(p, r, vset(1.0f));
 #if defined(FORNO_AVX512)
   return _mm512_scalef_ps(p, n);

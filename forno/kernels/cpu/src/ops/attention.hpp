@@ -91,7 +91,7 @@ FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, f
   for (int page = pages.first; page < pages.last; ++page) {
     const int token = page * kPage;
     vf w[kPageVectors];
-    for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2(vload(scores + token + i * kLanes) - vset(most));
+    for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
     if (pages.v_scale[page]) {
       for (int i = 0; i < kPageVectors; ++i) {
         const int at = token + i * kLanes;
@@ -162,7 +162,9 @@ void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out) {
   const int32_t blocks = (rows + kRows - 1) / kRows;
   for (int32_t b = 0, row = 0; b < blocks; ++b) {
     const int count = (rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
-    rows_of_segment<kType>(job, pages, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
+    Pages passed = pages;
+    passed.fetch_in_pass(b == 0, b == blocks - 1);
+    rows_of_segment<kType>(job, passed, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
     row += count;
   }
 }
