@@ -41,7 +41,7 @@ double work_of(const LinearArgs& args) {
 
 // From this many rows on linears are bound by arithmetic, and memory can fetch pages meanwhile; with fewer, it would
 // fetch them instead of weights. More than the last-level cache keeps would be lost again.
-constexpr int32_t kFetchRows = 8;
+constexpr int32_t kFetchRows = 16;
 constexpr int64_t kMostFetched = int64_t(12) << 20;
 
 bool writes_f32(const View& v) { return v.dtype == DType::F32; }
