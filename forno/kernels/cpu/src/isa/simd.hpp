@@ -165,17 +165,6 @@ FORNO_INLINE vi vinterleave_low(vi a, vi b) { return __builtin_shufflevector(a, 
 FORNO_INLINE vi vinterleave_high(vi a, vi b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 #endif
 
-// Lane i becomes f folded over the lanes of x[i]; f is associative and commutative. A third of the instructions of
-// folding them one by one, and no chain of them. `x` is used up.
-template <class F>
-FORNO_INLINE vi vfold(vi (&x)[kLanes], F f) {
-#pragma GCC unroll 4
-  for (int half = kLanes / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-    for (int i = 0; i < half; ++i) x[i] = f(vinterleave_low(x[i], x[i + half]), vinterleave_high(x[i], x[i + half]));
-  return x[0];
-}
-
 // Lane j of x[i] and lane i of x[j] change places.
 FORNO_INLINE void vtranspose(vi (&x)[kLanes]) {
 #pragma GCC unroll 4

@@ -32,17 +32,13 @@ FORNO_INLINE vf scaled(const float* x, const float* weight, vf inverse, int n) {
 inline void rms_norm(const RmsNormArgs& args, int32_t rows, Worker& worker) {
   using namespace norm;
   const int32_t group = args.group ? args.group : args.x.width;
-  float* scaled_row = reinterpret_cast<float*>(worker.scratch);
-  const bool quantizes = args.out.dtype == DType::S8;  // a whole row at once is cheaper
-  const View out = quantizes ? View{worker.scratch, 0, args.x.width, DType::F32} : args.out;
   for_units(worker, rows, [&](int32_t row) {
     for (int32_t column = 0; column < args.x.width; column += group) {
       const float* x = elementwise::row_f32(args.x, row) + column;
       const vf inverse = vset(inverse_rms(x, group, args.eps));
-      elementwise::write_columns(out, row, column, group,
+      elementwise::write_columns(args.out, row, column, group,
                                  [&](int32_t i, int n) { return scaled(x + i, args.weight + i, inverse, n); });
     }
-    if (quantizes) quantize_row_s8(scaled_row, args.x.width, s8_row(args.out, row));
   });
 }
 

@@ -49,39 +49,10 @@ FORNO_INLINE void quantize_group_s8(const float* x, int8_t* q, float* scale, int
   *sum = vsum(total);
 }
 
-// The same for `count` groups side by side, at most kLanes: their maxima and sums are folded together.
-inline void quantize_groups_s8(const float* x, int32_t count, int8_t* q, float* scale, int32_t* sum) {
-  vi folded[kLanes] = {};
-  for (int32_t g = 0; g < count; ++g)
-    for (int i = 0; i < kGroup; i += kLanes)
-      folded[g] = vmax(folded[g], reinterpret_cast<vi>(vabs(vload(x + g * kGroup + i))));
-  const vi top = vfold(folded, [](vi a, vi b) { return vmax(a, b); });
-  const vf amax = reinterpret_cast<vf>(top);
-  const vi finite = top < 0x7f800000, zero = amax < vset(0x1p-118f);
-  const vf scales = vselect(finite, vselect(zero, vf{}, amax / vset(127.0f)), vset(__builtin_nanf("")));
-  alignas(64) float inverse[kLanes];
-  vstore(inverse, vselect(finite & ~zero, vset(127.0f) / amax, vf{}));
-  vi total[kLanes] = {};
-  for (int32_t g = 0; g < count; ++g)
-    for (int i = 0; i < kGroup; i += kLanes) {
-      const vi v = vround_words(vload(x + g * kGroup + i) * vset(inverse[g]));
-      vstore_s8(q + g * kGroup + i, v);
-      total[g] += v;
-    }
-  const vi sums = vfold(total, [](vi a, vi b) { return a + b; }) & finite;
-  std::memcpy(scale, &scales, size_t(count) * 4);
-  std::memcpy(sum, &sums, size_t(count) * 4);
-  for (int32_t g = 0; g < count; ++g)
-    if (!finite[g]) std::memset(q + g * kGroup, 0, kGroup);
-}
-
 // width % 32 == 0.
-inline void quantize_row_s8(const float* x, int32_t width, S8Row out) {
-  const int32_t groups = width / kGroup;
-  for (int32_t g = 0; g < groups; g += kLanes) {
-    const int32_t count = groups - g < kLanes ? groups - g : kLanes;
-    quantize_groups_s8(x + g * kGroup, count, out.q + g * kGroup, out.scale + g, out.sum + g);
-  }
+FORNO_INLINE void quantize_row_s8(const float* x, int32_t width, S8Row out) {
+  for (int32_t g = 0; g < width / kGroup; ++g)
+    quantize_group_s8(x + g * kGroup, out.q + g * kGroup, out.scale + g, out.sum + g);
 }
 
 // Any width.
