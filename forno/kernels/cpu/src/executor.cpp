@@ -129,7 +129,10 @@ void Executor::plan_fetching(int32_t attention) {
   for (int32_t i = first; i < attention; ++i)
     if (const LinearArgs* linear = linear_of(records_[i].args)) all += work_of(*linear);
   for (int32_t i = first; i < attention; ++i)
-    if (const LinearArgs* linear = linear_of(records_[i].args)) records_[i].ahead = {attention, (done += work_of(*linear)) / all};
+    if (const LinearArgs* linear = linear_of(records_[i].args)) {
+      done += work_of(*linear);
+      records_[i].ahead = {attention, done / all};
+    }
 }
 
 void Executor::capture_logits(bool on) {

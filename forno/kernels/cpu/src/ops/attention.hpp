@@ -100,7 +100,8 @@ FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, f
   for (int page = pages.first; page < pages.last; ++page) {
     const int token = page * kPage;
     vf w[kPageVectors];
-    FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
+    FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
+      w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
     if (!kPlain && pages.v_scale[page]) {
       for (int i = 0; i < kPageVectors; ++i) {
         const int at = token + i * kLanes;
