@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -174,6 +176,23 @@ def test_kv_bytes_equal_on_every_instruction_set(dtype: str, dim: int) -> None:
         images.append(kv.raw())
     for image in images[1:]:
         np.testing.assert_array_equal(image, images[0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    isa=st.sampled_from(ISAS),
+    dtype=st.sampled_from(KV_DTYPES),
+    dim=st.sampled_from([5, 16, 64, 80]),
+    cuts=st.sets(st.integers(1, 99)),
+)
+def test_kv_bytes_do_not_depend_on_the_pieces(isa: str, dtype: str, dim: int, cuts: set[int]) -> None:
+    k, v = normal(17, 100, 2 * dim), normal(18, 100, 2 * dim)
+    apart, alone = (ops.PagedKv(2, dim, dim, 32, 4, dtype) for _ in range(2))
+    for start, end in itertools.pairwise([0, *sorted(cuts), 100]):
+        ops.kv_write(isa, 1, apart, [(start, end - start, [3, 1, 0, 2])], k[start:end], v[start:end])
+    for i in range(100):
+        ops.kv_write(isa, 1, alone, [(i, 1, [3, 1, 0, 2])], k[i : i + 1], v[i : i + 1])
+    np.testing.assert_array_equal(apart.raw(), alone.raw())
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -10,6 +10,7 @@
 
 #include "isa.hpp"
 #include "kv_layout.hpp"
+#include "packed.hpp"
 #include "stepping.hpp"
 #include "work.hpp"
 
@@ -36,6 +37,18 @@ LinearArgs* linear_of(OpArgs& args) {
   return nullptr;
 }
 
+// Multiply-adds per row.
+double work_of(const LinearArgs& args) {
+  double work = 0.0;
+  for (int32_t i = 0; i < args.num_parts; ++i) work += double(args.parts[i].weight->n) * args.parts[i].weight->k;
+  return work;
+}
+
+// From this many rows on linears are bound by arithmetic, and memory can fetch pages meanwhile; with fewer, it would
+// fetch them instead of weights. More than the last-level cache keeps would be lost again.
+constexpr int32_t kFetchRows = 16;
+constexpr int64_t kMostFetched = int64_t(12) << 20;
+
 bool writes_f32(const View& v) { return v.dtype == DType::F32; }
 
 }  // namespace
@@ -56,6 +69,7 @@ Executor::Executor(const ExecutorConfig& config)
   spans_.resize(config.max_rows);
   outputs_.resize(config.max_rows);
   draws_.resize(config.max_rows);
+  read_blocks_.reserve(config.num_blocks);
 }
 
 const float* Executor::keep(const float* values, size_t count) {
@@ -103,6 +117,7 @@ void Executor::add(OpArgs args, Axis axis) {
   if (auto* op = std::get_if<SampleHeadArgs>(&args); op && !writes_f32(op->linear.out)) refuse("logits must be float32");
   records_.push_back({std::move(args), axis});
   measured_.resize(records_.size());
+  if (std::holds_alternative<AttentionArgs>(records_.back().args)) plan_fetching(int32_t(records_.size()) - 1);
   LinearArgs* before = nullptr;
   for (Record& record : records_) {  // the records and the area may have moved
     if (auto* attention = std::get_if<AttentionArgs>(&record.args)) {
@@ -114,6 +129,19 @@ void Executor::add(OpArgs args, Axis axis) {
     if (before) before->next = linear;
     before = linear;
   }
+}
+
+void Executor::plan_fetching(int32_t attention) {
+  int32_t first = attention;
+  while (first > 0 && !std::holds_alternative<AttentionArgs>(records_[first - 1].args)) --first;
+  double all = 0.0, done = 0.0;
+  for (int32_t i = first; i < attention; ++i)
+    if (const LinearArgs* linear = linear_of(records_[i].args)) all += work_of(*linear);
+  for (int32_t i = first; i < attention; ++i)
+    if (const LinearArgs* linear = linear_of(records_[i].args)) {
+      done += work_of(*linear);
+      records_[i].ahead = {attention, done / all};
+    }
 }
 
 void Executor::capture_logits(bool on) {
@@ -203,6 +231,43 @@ void Executor::build(const StepInput& input) {
     step_.num_rows += plan.num_tokens;
   }
   if (sharing_) prefixes_.find(spans_.data(), config_.block_size, step_);
+  list_blocks();
+}
+
+void Executor::list_blocks() {
+  read_blocks_.clear();
+  longest_ = 0;
+  if (step_.num_rows < kFetchRows) return;
+  for (int32_t i = 0; i < step_.num_prefixes; ++i) {
+    const SharedPrefix& prefix = step_.prefixes[i];
+    for (int32_t m = 0; m < prefix.count; ++m)
+      list_span(spans_[step_.prefix_spans[prefix.first + m]], m == 0 ? 0 : prefix.keys / config_.block_size);
+  }
+  for (int32_t i = 0; i < step_.num_spans; ++i)
+    if (!spans_[i].in_prefix) list_span(spans_[i], 0);
+}
+
+void Executor::list_span(const Span& span, int32_t first_block) {
+  const int32_t context = span.start + span.num_tokens;
+  longest_ = std::max(longest_, context);
+  for (int32_t b = first_block; b * config_.block_size < context && read_blocks_.size() < read_blocks_.capacity(); ++b)
+    read_blocks_.push_back(span.blocks[b]);
+}
+
+// Lets the worker fetch its share of what `ahead` says. What earlier ops have left over comes along.
+void Executor::aim(const FetchAhead& ahead, Worker& worker) const {
+  PageFetch& pages = worker.pages;
+  pages.end = 0;
+  if (ahead.attention < 0 || read_blocks_.empty()) return;
+  const auto& attention = std::get<AttentionArgs>(records_[ahead.attention].args);
+  if (attention.window > 0 && attention.window < longest_) return;  // most of the pages would not be read
+  const KvCache& cache = attention.cache;
+  const auto* base = reinterpret_cast<const uint8_t*>(cache.base);
+  const int64_t blocks = int64_t(read_blocks_.size()), first = blocks * worker.id / worker.count;
+  if (pages.base != base)
+    pages = {base, cache.block_stride, read_blocks_.data() + first, kv_block_bytes(cache) / 64, 0, 0};
+  const int64_t lines = (blocks * (worker.id + 1) / worker.count - first) * pages.block_lines;
+  pages.end = int64_t(double(std::min(lines, kMostFetched / 64 / worker.count)) * ahead.share);
 }
 
 int32_t Executor::run(const StepInput& input) {
@@ -217,6 +282,7 @@ int32_t Executor::run(const StepInput& input) {
 
 void Executor::walk(const StepInput& input, Worker& worker) {
   if (input.num_copies) pool_.phase(worker, [&] { copy_blocks(input, worker); });
+  worker.pages = {};
   if (measure_ != Measure::Nothing && worker.id == 0) return walk_measured(input, worker);
   for (size_t i = 0; i < records_.size(); ++i) run_record(i, input, worker);
 }
@@ -245,6 +311,7 @@ void Executor::walk_measured(const StepInput& input, Worker& worker) {
 
 void Executor::run_record(size_t index, const StepInput& input, Worker& worker) {
   const Record& record = records_[index];
+  aim(record.ahead, worker);
   const bool empty = (record.axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
   if (const auto* head_args = std::get_if<SampleHeadArgs>(&record.args)) head(*head_args, input, worker);
   else if (!empty) pool_.phase(worker, [&] { execute(record, input, worker); });

@@ -31,9 +31,16 @@ enum class Axis : int32_t { Rows = 0, Outputs = 1 };
 using OpArgs = std::variant<EmbedArgs, RmsNormArgs, QuantizeArgs, AddArgs, SiluMulArgs, GatherArgs, RopeArgs, KvWriteArgs,
                             QkvPrepareArgs, AttentionArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
 
+// What a linear fetches meanwhile: of the pages that the next attention reads, lines up to `share` of all.
+struct FetchAhead {
+  int32_t attention = -1;  // its record; -1: nothing to fetch
+  double share = 0.0;      // how much of the linears' work since the attention before is done when this one has ended
+};
+
 struct Record {
   OpArgs args;
   Axis axis;  // which row count the op runs over
+  FetchAhead ahead = {};
 };
 
 // One row of forno.request.StepPlan. An int32 array of this shape crosses from Python.
@@ -123,6 +130,10 @@ class Executor {
   void check_drafts(const StepInput& input, const PlanRow& row, const Resident& request, const std::string& where) const;
   void build(const StepInput& input);
   void add_output(int32_t row, const PlanRow& plan, int32_t plan_row, int32_t position, int32_t target);
+  void plan_fetching(int32_t attention);
+  void list_blocks();
+  void list_span(const Span& span, int32_t first_block);
+  void aim(const FetchAhead& ahead, Worker& worker) const;
   void walk(const StepInput& input, Worker& worker);
   void walk_measured(const StepInput& input, Worker& worker);
   void run_record(size_t index, const StepInput& input, Worker& worker);
@@ -151,6 +162,8 @@ class Executor {
   std::vector<Output> outputs_;
   std::vector<Draw> draws_;
   SharedPrefixes prefixes_;
+  std::vector<int32_t> read_blocks_;  // those that attention reads, in its order; empty: not worth fetching ahead
+  int32_t longest_ = 0;               // context of a sequence
 
   Arena capture_;
   bool capturing_ = false;

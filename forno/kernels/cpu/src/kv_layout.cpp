@@ -68,8 +68,8 @@ size_t attention_shared_bytes(int32_t heads, int32_t v_dim, int32_t max_rows, in
 
 size_t attention_scratch_bytes(int32_t heads, const KvCache& cache) {
   const int64_t attention = attention_plan::scratch_bytes(heads / cache.kv_heads, cache.k_dim, cache.v_dim);
-  const int64_t widest = padded(cache.k_dim > cache.v_dim ? cache.k_dim : cache.v_dim);
-  const int64_t prepare = padded(cache.k_dim) * cache.kv_heads * 4 + widest * 4;
+  const int64_t rotated = padded(cache.k_dim) * cache.kv_heads * 4;  // one row's keys, and a page of all heads packed
+  const int64_t prepare = rotated + 64 + (padded(cache.k_dim) + padded(cache.v_dim)) * cache.kv_heads * kPage * 4;
   return size_t(attention > prepare ? attention : prepare);
 }
 

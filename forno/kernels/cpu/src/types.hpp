@@ -20,6 +20,16 @@ struct View {
   DType dtype;
 };
 
+// Lines of memory that this worker's share of the next attention will likely read: the blocks' pages in one layer. Ops that
+// leave memory idle fetch them, from `next` on, as far as `end`. Lines are counted over all blocks, in order.
+struct PageFetch {
+  const uint8_t* base;    // block b starts at base + b * block_stride
+  int64_t block_stride;
+  const int32_t* blocks;
+  int64_t block_lines;    // of 64 bytes
+  int64_t next, end;
+};
+
 // What a worker of the pool gets for one op. `ticket` holds a counter per worker, kTicketStride apart, all zero when the
 // op starts and shared by all: take units of work with them, every one (see work.hpp). A worker may come late or not at
 // all, and nothing may depend on which worker did what.
@@ -29,6 +39,7 @@ struct Worker {
   char* scratch;          // private, 4096-aligned
   size_t scratch_bytes;   // at least kScratchBytes
   int32_t* ticket;        // counters on cache lines of their own
+  PageFetch pages = {};
 };
 constexpr int32_t kTicketStride = 32;
 constexpr size_t kScratchBytes = size_t(4) << 20;

@@ -176,6 +176,21 @@ FORNO_INLINE vi vfold(vi (&x)[kLanes], F f) {
   return x[0];
 }
 
+// Lane j of x[i] and lane i of x[j] change places.
+FORNO_INLINE void vtranspose(vi (&x)[kLanes]) {
+#pragma GCC unroll 4
+  for (int round = 1; round < kLanes; round *= 2) {
+    vi y[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      y[2 * i] = vinterleave_low(x[i], x[i + kLanes / 2]);
+      y[2 * i + 1] = vinterleave_high(x[i], x[i + kLanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) x[i] = y[i];
+  }
+}
+
 // bfloat16, rounded to nearest even; NaN stays NaN.
 FORNO_INLINE vi vbf16_bits(vf x) {
   const vu u = reinterpret_cast<vu>(x);

@@ -50,9 +50,13 @@ constexpr float kLog2e = 1.44269504f;
 // one instruction. The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2], the constant term held at 1.
 // Each step is taken for all vectors before the next one: dozens of dependent operations in a row fill the core's window, and
 // it finds few that are ready.
-template <int N>
+// kForBf16: for weights that are rounded to bfloat16 (2e-3), an error of 1e-4 will do.
+template <int N, bool kForBf16 = false>
 FORNO_INLINE void vexp2_each(vf (&x)[N]) {
-  constexpr float kPolynomial[] = {0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
+  constexpr float kExact[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
+  constexpr float kShort[] = {0x1.c2a25cp-5f, 0x1.f00c4ep-3f, 0x1.62f5fap-1f, 1.0f};
+  constexpr int kDegree = kForBf16 ? 3 : 5;
+  const auto coefficient = [&](int k) { return vset(kForBf16 ? kShort[k] : kExact[k]); };
   vf n[N], p[N];
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
@@ -67,12 +71,12 @@ FORNO_INLINE void vexp2_each(vf (&x)[N]) {
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
     x[i] -= n[i];
-    p[i] = vset(0x1.5bba14p-10f);
+    p[i] = coefficient(0);
   }
 #pragma GCC unroll 8
-  for (int k = 0; k < 5; ++k)
+  for (int k = 1; k <= kDegree; ++k)
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], vset(kPolynomial[k]));
+    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], coefficient(k));
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
 #if defined(FORNO_AVX512)
@@ -85,9 +89,10 @@ FORNO_INLINE void vexp2_each(vf (&x)[N]) {
   }
 }
 
+template <bool kForBf16 = false>
 FORNO_INLINE vf vexp2(vf x) {
   vf one[1] = {x};
-  vexp2_each(one);
+  vexp2_each<1, kForBf16>(one);
   return one[0];
 }
 

@@ -68,6 +68,15 @@ FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int lo, int hi) {
 // The pages' tokens [lo, hi) are those that a row sees.
 struct Seen { int lo, hi; };
 
+// The lane-wise maximum of a row's scores that need no scale, cap or mask. Here and below the plain case, which is most of
+// a long prompt, is only faster: the same operations on the same numbers.
+FORNO_INLINE vf plain_scores(const Pages& pages, const float* scores) {
+  vf top = vset(kEmpty);
+  for (int token = pages.first * kPage; token < pages.last * kPage; token += kPage)
+    FORNO_UNROLL for (int i = 0; i < kPage; i += kLanes) top = vmax(vload(scores + token + i), top);
+  return top;
+}
+
 // A row's scores as exponents of two, scaled, capped and masked in place; returns their lane-wise maximum.
 FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, float* scores) {
   vf top = vset(kEmpty);
@@ -85,14 +94,15 @@ FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, floa
 }
 
 // A row's scores to weights 2^(score - most) where the sums read them; returns their lane-wise sum.
-template <KvDType kType>
+template <KvDType kType, bool kPlain>
 FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, float most, char* weights) {
   vf total{};
   for (int page = pages.first; page < pages.last; ++page) {
     const int token = page * kPage;
     vf w[kPageVectors];
-    for (int i = 0; i < kPageVectors; ++i) w[i] = vexp2(vload(scores + token + i * kLanes) - vset(most));
-    if (pages.v_scale[page]) {
+    FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
+      w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
+    if (!kPlain && pages.v_scale[page]) {
       for (int i = 0; i < kPageVectors; ++i) {
         const int at = token + i * kLanes;
         total = total + w[i];
@@ -123,14 +133,19 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
   // Folding a vector's lanes takes long, but the rows' foldings overlap if nothing waits in between.
   Seen seen[kRows];
   vf folded[kRows];
+  bool plain = !pages.k_scale[pages.first] && job.args.softcap <= 0.0f;
   for (int r = 0; r < count; ++r) {
     seen[r] = {job.first_key(row + r) - begin, job.positions[row + r] + 1 - begin};
-    folded[r] = masked_scores(pages, job.args.softcap, seen[r], job.scores + r * kSegment);
+    plain = plain && seen[r].lo <= pages.first * kPage && seen[r].hi >= pages.last * kPage;
   }
-  for (int r = 0; r < count; ++r) out.m[r] = vmax_lane(folded[r]);
+  auto row_scores = [&](int r) { return job.scores + r * kSegment; };
   auto weights = [&](int r) { return job.weights + r * kSegment * element; };
   for (int r = 0; r < count; ++r)
-    folded[r] = weights_of<kType>(pages, seen[r], job.scores + r * kSegment, out.m[r], weights(r));
+    folded[r] = plain ? plain_scores(pages, row_scores(r)) : masked_scores(pages, job.args.softcap, seen[r], row_scores(r));
+  for (int r = 0; r < count; ++r) out.m[r] = vmax_lane(folded[r]);
+  for (int r = 0; r < count; ++r)
+    folded[r] = plain ? weights_of<kType, true>(pages, seen[r], row_scores(r), out.m[r], weights(r))
+                      : weights_of<kType, false>(pages, seen[r], row_scores(r), out.m[r], weights(r));
   for (int r = 0; r < count; ++r) out.l[r] = vsum(folded[r]);
   if (!poisoned) return sums<kType>(count, job.weights, pages, job.vp, out.o);
   for (int r = 0; r < count; ++r) {
@@ -162,7 +177,9 @@ void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out) {
   const int32_t blocks = (rows + kRows - 1) / kRows;
   for (int32_t b = 0, row = 0; b < blocks; ++b) {
     const int count = (rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
-    rows_of_segment<kType>(job, pages, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
+    Pages passed = pages;
+    passed.fetch_in_pass(b == 0, b == blocks - 1);
+    rows_of_segment<kType>(job, passed, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
     row += count;
   }
 }

@@ -40,29 +40,77 @@ FORNO_INLINE float pack_head(KvDType type, const float* x, int32_t n, uint8_t fl
   return 1.0f;
 }
 
-// A packed value of elements T into slot t of V. No store touches a byte of another slot.
-template <class T>
-FORNO_INLINE void scatter_value(const char* packed, int32_t padded, int t, char* v) {
-  constexpr int kPer = int(4 / sizeof(T));  // tokens that share a dword
-  const T* in = reinterpret_cast<const T*>(packed);
-  T* out = reinterpret_cast<T*>(v) + int64_t(t / kPer) * padded * kPer + t % kPer;
-  for (int32_t d = 0; d < padded; ++d) out[int64_t(d) * kPer] = in[d];
+// Rows packed one after the other, to be stored in the slots [slot, slot + count) of a page; in every type K's slot is a
+// column of dwords. No store touches a byte of another slot. Whole vectors of slots are turned in registers.
+FORNO_INLINE void store_keys(const char* rows, int32_t dwords, int slot, int count, char* page) {
+  const int64_t row_bytes = int64_t(dwords) * 4;
+  for (int i = 0; i < count;) {
+    const bool whole = (slot + i) % kLanes == 0 && count - i >= kLanes;
+    const int step = whole ? kLanes : 1;
+    char* out = page + (slot + i) * 4;
+    int32_t d = 0;
+    for (; whole && d + kLanes <= dwords; d += kLanes) {
+      vi x[kLanes];
+      FORNO_UNROLL for (int t = 0; t < kLanes; ++t) x[t] = vload_words(rows + (i + t) * row_bytes + d * 4);
+      vtranspose(x);
+      FORNO_UNROLL for (int t = 0; t < kLanes; ++t) vstore_words(out + int64_t(d + t) * kPage * 4, x[t]);
+    }
+    for (; d < dwords; ++d)
+      for (int t = 0; t < step; ++t) std::memcpy(out + (int64_t(d) * kPage + t) * 4, rows + (i + t) * row_bytes + d * 4, 4);
+    i += step;
+  }
 }
 
-// One head's key and value into slot t of a page. In every type K's slot is a column of dwords.
-FORNO_INLINE void write_slot(const KvCache& c, char* page, int t, const float* k, const float* v, char* buffer) {
-  const int32_t element = c.dtype == KvDType::F32 ? 4 : c.dtype == KvDType::BF16 ? 2 : 1;
-  const float k_scale = pack_head(c.dtype, k, c.k_dim, 0x80, buffer);
-  const int32_t dwords = int32_t(attention_plan::round_up(c.k_dim, 16)) * element / 4;
-  for (int32_t i = 0; i < dwords; ++i) std::memcpy(page + (int64_t(i) * kPage + t) * 4, buffer + i * 4, 4);
-  const float v_scale = pack_head(c.dtype, v, c.v_dim, 0, buffer);
-  const int32_t padded = int32_t(attention_plan::round_up(c.v_dim, 16));
-  if (c.dtype == KvDType::F32) scatter_value<float>(buffer, padded, t, page + c.v_offset);
-  if (c.dtype == KvDType::BF16) scatter_value<uint16_t>(buffer, padded, t, page + c.v_offset);
-  if (c.dtype != KvDType::INT8) return;
-  scatter_value<int8_t>(buffer, padded, t, page + c.v_offset);
-  reinterpret_cast<float*>(page + c.k_scale_offset)[t] = k_scale;
-  reinterpret_cast<float*>(page + c.v_scale_offset)[t] = v_scale;
+// As many rows of elements T as share a dword of V, `padded` elements each: returns how many of those it has stored.
+template <class T>
+FORNO_INLINE int32_t interleave_values(const char* rows, int32_t padded, char* out) {
+  constexpr int kPer = int(4 / sizeof(T)), kStep = kPer * kLanes;
+  const int64_t bytes = int64_t(padded) * int(sizeof(T));
+  int32_t d = 0;
+  for (; d + kStep <= padded; d += kStep, rows += kLanes * 4) {
+    const vi a = vload_words(rows);
+    char* to = out + int64_t(d) * 4;
+    if constexpr (kPer == 1) {
+      vstore_words(to, a);
+      continue;
+    }
+    const vi low16 = vset_words(0xffff), b = vload_words(rows + bytes);
+    auto low = [&](vi x, vi y) { return (x & low16) | (y << 16); };
+    auto high = [&](vi x, vi y) { return ((x >> 16) & low16) | (y & ~low16); };
+    vi first[2] = {low(a, b), high(a, b)}, last[2] = {};
+    if constexpr (kPer == 4) {
+      const vi even = vset_words(0x00ff00ff), c = vload_words(rows + 2 * bytes), e = vload_words(rows + 3 * bytes);
+      const vi ab0 = (a & even) | ((b & even) << 8), ab1 = ((a >> 8) & even) | (b & ~even);
+      const vi ce0 = (c & even) | ((e & even) << 8), ce1 = ((c >> 8) & even) | (e & ~even);
+      const vi x[4] = {low(ab0, ce0), low(ab1, ce1), high(ab0, ce0), high(ab1, ce1)};  // elements 0, 1, 2, 3 of each dword
+      first[0] = vinterleave_low(x[0], x[2]), first[1] = vinterleave_low(x[1], x[3]);
+      last[0] = vinterleave_high(x[0], x[2]), last[1] = vinterleave_high(x[1], x[3]);
+      vstore_words(to + 2 * kLanes * 4, vinterleave_low(last[0], last[1]));
+      vstore_words(to + 3 * kLanes * 4, vinterleave_high(last[0], last[1]));
+    }
+    vstore_words(to, vinterleave_low(first[0], first[1]));
+    vstore_words(to + kLanes * 4, vinterleave_high(first[0], first[1]));
+  }
+  return d;
+}
+
+template <class T>
+FORNO_INLINE void store_values(const char* rows, int32_t padded, int slot, int count, char* v) {
+  constexpr int kPer = int(4 / sizeof(T));  // tokens that share a dword
+  const int64_t bytes = int64_t(padded) * int(sizeof(T));
+  for (int i = 0; i < count;) {
+    const int t = slot + i;
+    const bool whole = t % kPer == 0 && count - i >= kPer;
+    const int step = whole ? kPer : 1;
+    char* out = v + int64_t(t / kPer) * padded * 4;
+    const int32_t done = whole ? interleave_values<T>(rows + i * bytes, padded, out) : 0;
+    for (int j = 0; j < step; ++j) {
+      const T* in = reinterpret_cast<const T*>(rows + (i + j) * bytes);
+      T* to = reinterpret_cast<T*>(out) + (t + j) % kPer;
+      for (int32_t d = done; d < padded; ++d) to[int64_t(d) * kPer] = in[d];
+    }
+    i += step;
+  }
 }
 
 // Consecutive rows of one span whose slots lie in one page. Runs are the units of work: no two workers write to a page
@@ -125,16 +173,44 @@ FORNO_INLINE void fetch_slot(const KvCache& c, const Run& run, int32_t head) {
   for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(v + i, 1);
 }
 
-// All heads of the run's row `i`; `buffer` holds round_up(max dim, 16) floats. Decode writes to one slot of many pages:
-// then the next run's slots are fetched meanwhile.
-inline void write_row(const KvCache& c, const Run& run, int32_t i, const Run* next, const float* k, const float* v,
-                      char* buffer) {
-  const int32_t position = run.position + i;
-  for (int32_t h = 0; h < c.kv_heads; ++h, k += c.k_dim, v += c.v_dim) {
-    if (next != nullptr && run.count == 1) fetch_slot(c, *next, h);
-    write_slot(c, attention::page_of(c, run.span->blocks, position, h), position % kPage, k, v, buffer);
+// The rows of a run in the cache's type, until they are stored: a head's keys and values side by side.
+struct PackedRun {
+  const KvCache& cache;
+  char* memory;  // a page of every head
+
+  static int32_t element(const KvCache& c) { return c.dtype == KvDType::F32 ? 4 : c.dtype == KvDType::BF16 ? 2 : 1; }
+  int64_t k_bytes() const { return attention_plan::round_up(cache.k_dim, 16) * element(cache); }
+  int64_t v_bytes() const { return attention_plan::round_up(cache.v_dim, 16) * element(cache); }
+  char* keys(int32_t head) const { return memory + head * (k_bytes() + v_bytes()) * kPage; }
+  char* values(int32_t head) const { return keys(head) + k_bytes() * kPage; }
+
+  // Row `i`, all heads; int8 scales go straight to their places.
+  FORNO_INLINE void pack(const Run& run, int32_t i, const float* k, const float* v) const {
+    for (int32_t h = 0; h < cache.kv_heads; ++h, k += cache.k_dim, v += cache.v_dim) {
+      const float k_scale = pack_head(cache.dtype, k, cache.k_dim, 0x80, keys(h) + i * k_bytes());
+      const float v_scale = pack_head(cache.dtype, v, cache.v_dim, 0, values(h) + i * v_bytes());
+      if (cache.dtype != KvDType::INT8) continue;
+      char* page = attention::page_of(cache, run.span->blocks, run.position, h);
+      const int32_t slot = run.position % kPage + i;
+      reinterpret_cast<float*>(page + cache.k_scale_offset)[slot] = k_scale;
+      reinterpret_cast<float*>(page + cache.v_scale_offset)[slot] = v_scale;
+    }
   }
-}
+
+  // All rows to their page. Decode writes to one slot of many pages: then the next run's slots are fetched meanwhile.
+  void store(const Run& run, const Run* next) const {
+    const int32_t slot = run.position % kPage, padded = int32_t(attention_plan::round_up(cache.v_dim, 16));
+    for (int32_t h = 0; h < cache.kv_heads; ++h) {
+      if (next != nullptr && run.count == 1) fetch_slot(cache, *next, h);
+      char* page = attention::page_of(cache, run.span->blocks, run.position, h);
+      char* v = page + cache.v_offset;
+      store_keys(keys(h), int32_t(k_bytes() / 4), slot, run.count, page);
+      if (cache.dtype == KvDType::F32) store_values<float>(values(h), padded, slot, run.count, v);
+      if (cache.dtype == KvDType::BF16) store_values<uint16_t>(values(h), padded, slot, run.count, v);
+      if (cache.dtype == KvDType::INT8) store_values<int8_t>(values(h), padded, slot, run.count, v);
+    }
+  }
+};
 
 // Optional norm, then rotation, of `heads` heads.
 FORNO_INLINE void prepare_heads(const QkvPrepareArgs& a, const float* x, float* out, int32_t heads, const float* weight,
@@ -154,17 +230,18 @@ FORNO_INLINE void prepare_heads(const QkvPrepareArgs& a, const float* x, float* 
 }  // namespace kv
 
 inline void kv_write(const KvWriteArgs& args, const Step& step, Worker& worker) {
+  const kv::PackedRun packed{args.cache, worker.scratch};
   kv::for_runs(step, worker, [&](const kv::Run& run, const kv::Run* next) {
     for (int32_t i = 0; i < run.count; ++i)
-      kv::write_row(args.cache, run, i, next, elementwise::row_f32(args.k, run.row + i),
-                    elementwise::row_f32(args.v, run.row + i), worker.scratch);
+      packed.pack(run, i, elementwise::row_f32(args.k, run.row + i), elementwise::row_f32(args.v, run.row + i));
+    packed.store(run, next);
   });
 }
 
 inline void qkv_prepare(const QkvPrepareArgs& args, const Step& step, Worker& worker) {
   const int64_t q_width = int64_t(args.heads) * args.head_dim, k_width = int64_t(args.kv_heads) * args.head_dim;
   float* k = reinterpret_cast<float*>(worker.scratch);
-  char* buffer = worker.scratch + attention_plan::round_up(k_width * 4, 64);
+  const kv::PackedRun packed{args.cache, worker.scratch + attention_plan::round_up(k_width * 4, 64)};
   kv::for_runs(step, worker, [&](const kv::Run& run, const kv::Run* next) {
     for (int32_t i = 0; i < run.count; ++i) {
       const int64_t row = run.row + i;
@@ -173,8 +250,9 @@ inline void qkv_prepare(const QkvPrepareArgs& args, const Step& step, Worker& wo
       float* out = reinterpret_cast<float*>(args.out.data + row * args.out.stride);
       kv::prepare_heads(args, x, out, args.heads, args.q_norm, angles);
       kv::prepare_heads(args, x + q_width, k, args.kv_heads, args.k_norm, angles);
-      kv::write_row(args.cache, run, i, next, k, x + q_width + k_width, buffer);
+      packed.pack(run, i, k, x + q_width + k_width);
     }
+    packed.store(run, next);
   });
 }
 

@@ -123,6 +123,7 @@ struct Scratch {
   uint8_t* expanded;   // one slice
   Terms terms;
   int32_t rows_read;   // this worker has read the rows before this one
+  PagePace* pages;
 };
 
 // With several tiles per unit each of them fetches a part of the next unit's weights, so that memory works all the time;
@@ -157,6 +158,7 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, Scratch& sc
     const int32_t after = fresh ? row + 2 * height < u.row1 ? row + 2 * height : u.row1 : row + height;  // the next tile's end
     const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data);
     tile.rows = {x + (row + height) * args.x.stride, x + after * args.x.stride};
+    tile.pages = scratch.pages->next_tile();
     if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
     Tiles::of(height)(tile);
     row += height;
@@ -259,15 +261,24 @@ void run_unit(const LinearArgs& args, const Unit& u, Scratch& scratch) {
   with_layout(format, [&](auto layout) { run_blocks<decltype(layout), V>(args, u, scratch); });
 }
 
+// Calls of a tile function for one worker's share of the plan, about.
+int32_t tiles_per_worker(const LinearArgs& args, const LinearPlan& plan, int32_t workers) {
+  const PackedMatrix& w = *args.parts[0].weight;
+  const int32_t slices = (w.k + kSliceWeights - 1) / kSliceWeights, tiles = (plan.block_rows + kTileRows - 1) / kTileRows;
+  return (plan.units + workers - 1) / workers * slices * tiles;
+}
+
 void linear(const LinearArgs& args, int32_t rows, Worker& worker) {
   const LinearPlan plan = plan_linear(args, rows, worker.count);
   constexpr size_t kSumBytes = kRowBlock * kPanel * sizeof(float), kExpandedBytes = kSliceBlocks * Expanded<LayoutQ4_1>::kBlockBytes;
   static_assert(kSumBytes + kExpandedBytes + Terms::kBytes <= kScratchBytes);
+  PagePace pages{&worker.pages, worker.pages.end, tiles_per_worker(args, plan, worker.count)};
   Scratch scratch;
   scratch.sums = reinterpret_cast<float*>(worker.scratch);
   scratch.expanded = reinterpret_cast<uint8_t*>(worker.scratch) + kSumBytes;
   scratch.terms = {reinterpret_cast<int32_t*>(worker.scratch + kSumBytes + kExpandedBytes), Format::F32, plan.row_begin, plan.row_end};
   scratch.rows_read = plan.row_begin;
+  scratch.pages = &pages;
   for_units(worker, plan.units, [&](int32_t index) {
     Unit u = unit_of(args, plan, index);
     const Unit next = next_unit(args, plan, rows, worker, index);

@@ -7,22 +7,11 @@
 // for float formats, per weight: sum = fma(w, x, sum) in order of K (bf16 on AVX-512: per pair, by vdpbf16ps).
 #pragma once
 #include "linear_dot.hpp"
+#include "page_fetch.hpp"
 #include "quantize.hpp"
 
 namespace forno {
 namespace {
-
-// A piece of memory, in lines of 64 bytes.
-struct Range {
-  const uint8_t* begin;
-  const uint8_t* end;
-
-  int64_t lines() const { return (end - begin) / 64; }
-  // The share of units [first, first + count) of `total`.
-  Range part(int64_t first, int64_t count, int64_t total) const {
-    return {begin + lines() * first / total * 64, begin + lines() * (first + count) / total * 64};
-  }
-};
 
 // One call's data. `weights` and `x` are at the slice's first weight.
 struct TileArgs {
@@ -38,6 +27,7 @@ struct TileArgs {
   int32_t next_column;
   Range ahead;           // of that, a part to fetch meanwhile, instead
   Range rows;            // of x, to fetch meanwhile as well
+  Range pages;           // of the next attention, to be fetched meanwhile
   bool first;            // slice: sums start at zero
   float* sums;           // [R][64]
 };
@@ -49,21 +39,6 @@ constexpr int32_t kSliceWeights = kSliceBlocks * kBlock;  // the same for float 
 // How far ahead of its reads a tile asks for memory, when it is the first to touch its weights.
 constexpr int kPrefetchBlocks = 16;
 constexpr int kPrefetchWeights = 16;  // the same for float formats: weights, or pairs of bf16
-
-// Fetches a range little by little, over about `steps` steps.
-struct StepFetch {
-  const uint8_t *at, *end;
-  int64_t stride;
-
-  FORNO_INLINE StepFetch(Range range, int64_t steps)
-      : at(range.begin), end(range.end), stride((range.lines() + steps - 1) / steps * 64) {}
-
-  FORNO_INLINE void step() {
-    const uint8_t* stop = at + stride < end ? at + stride : end;
-#pragma GCC unroll 1
-    for (; at < stop; at += 64) __builtin_prefetch(at, 0, 3);
-  }
-};
 
 // The codes of `columns` columns of a block, and its scales.
 template <class C>
@@ -117,7 +92,7 @@ void tile_blocks(const TileArgs& args) {
   using Dot = GroupDot<C, R, V>;
   constexpr int kPitch = RowTerms<C>::kPitch;
   const int64_t steps = int64_t(args.columns / (V * kLanes)) * args.count;
-  StepFetch ahead(args.ahead, steps), rows(args.rows, steps);
+  StepFetch ahead(args.ahead, steps), rows(args.rows, steps), pages(args.pages, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     const int8_t* q = reinterpret_cast<const int8_t*>(args.x);
     const uint8_t* block = args.weights;
@@ -135,8 +110,9 @@ void tile_blocks(const TileArgs& args) {
         block += C::kHeaderBytes;
       }
       if constexpr (R > 2) {  // fewer rows are a unit's only tile, which fetches by itself
-        ahead.step();
-        rows.step();
+        ahead.step<3>();
+        rows.step<3>();
+        pages.step<kPageLocality>();
       }
       if (args.prefetch) {
         // Near the end of a pass: the other columns of this slice, or what comes after it.
@@ -211,6 +187,7 @@ template <Format F, int R, int V>
 void tile_floats(const TileArgs& args) {
   constexpr bool kPairs = F == Format::BF16;
   constexpr int kLaneBytes = F == Format::F16 ? 2 : 4, kLine = kLaneBytes * kPanel;  // per weight, or pair of weights, of K
+  StepFetch pages(args.pages, int64_t(args.columns / (V * kLanes)) * (kPairs ? args.count / 2 + 1 : args.count));
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     vf acc[R][V];
 #pragma GCC unroll 6
@@ -221,6 +198,7 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
+      pages.step<kPageLocality>();
       if (args.prefetch)
         for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchWeights * kLine + j, 0, 3);
 #pragma GCC unroll 6
