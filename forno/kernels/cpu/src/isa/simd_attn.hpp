@@ -103,7 +103,11 @@ FORNO_INLINE void vsilu_each(vf (&x)[N]) {
   for (int i = 0; i < N; ++i) {
     e[i] = vmax(vset(-87.0f), vmin(vset(137.0f), x[i]));
     n[i] = vnearest(e[i] * -kLog2e);
+#if defined(FORNO_AVX512) || defined(FORNO_AVX2)
     e[i] = vfma(e[i], vset(-kLog2e), -n[i]);
+#else  // two roundings would be too many: what n ln 2 leaves of -x, ln 2 in two parts
+    e[i] = (n[i] * 2.12194440e-4f + (n[i] * -0.693359375f - e[i])) * kLog2e;
+#endif
   }
   vpower_each(n, e);
 #pragma GCC unroll 8
