@@ -45,34 +45,19 @@ FORNO_INLINE vf vhigh_bf16(vi pair) { return reinterpret_cast<vf>(pair & vset_wo
 
 constexpr float kLog2e = 1.44269504f;
 
-// 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
-// is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
-// one instruction. The polynomial is our own least-maximum fit of 2^r on [-1/2, 1/2], the constant term held at 1.
-// Each step is taken for all vectors before the next one: dozens of dependent operations in a row fill the core's window, and
-// it finds few that are ready.
+// x[i] = 2^(n[i] + x[i]) for x in [-1/2, 1/2] and whole n in [-200, 127]. The polynomial is our own least-maximum fit of 2^x
+// there, the constant term held at 1. Each step is taken for all vectors before the next one:
+// dozens of dependent operations in a row fill the core's window, and it finds few that are ready.
 // kForBf16: for weights that are rounded to bfloat16 (2e-3), an error of 1e-4 will do.
-template <int N, bool kForBf16 = false>
-FORNO_INLINE void vexp2_each(vf (&x)[N]) {
+template <bool kForBf16 = false, int N>
+FORNO_INLINE void vpower_each(const vf (&n)[N], vf (&x)[N]) {
   constexpr float kExact[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
   constexpr float kShort[] = {0x1.c2a25cp-5f, 0x1.f00c4ep-3f, 0x1.62f5fap-1f, 1.0f};
   constexpr int kDegree = kForBf16 ? 3 : 5;
   const auto coefficient = [&](int k) { return vset(kForBf16 ? kShort[k] : kExact[k]); };
-  vf n[N], p[N];
+  vf p[N];
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) {
-#if defined(FORNO_AVX512)
-    x[i] = vmax(vset(-200.0f), x[i]);
-    n[i] = _mm512_roundscale_ps(x[i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-    x[i] = vmax(vset(-200.0f), vmin(vset(127.0f), x[i]));
-    n[i] = vround(x[i]);
-#endif
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) {
-    x[i] -= n[i];
-    p[i] = coefficient(0);
-  }
+  for (int i = 0; i < N; ++i) p[i] = coefficient(0);
 #pragma GCC unroll 8
   for (int k = 1; k <= kDegree; ++k)
 #pragma GCC unroll 8
@@ -89,21 +74,47 @@ FORNO_INLINE void vexp2_each(vf (&x)[N]) {
   }
 }
 
-template <bool kForBf16 = false>
-FORNO_INLINE vf vexp2(vf x) {
-  vf one[1] = {x};
-  vexp2_each<1, kForBf16>(one);
-  return one[0];
+// To the nearest whole number, for |x| < 2^22.
+FORNO_INLINE vf vnearest(vf x) {
+#if defined(FORNO_AVX512)
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  return vround(x);
+#endif
 }
 
-// x / (1 + e^-x) with a relative error below 1e-7 (2 + |x|) from -87 on; below, something closer to zero than 1e-34. NaN stays
-// NaN and an infinity infinite, for they are errors to be seen, not limits to be taken.
+// 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
+// is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
+// one instruction.
+template <bool kForBf16 = false>
+FORNO_INLINE vf vexp2(vf x) {
+#if defined(FORNO_AVX512)
+  x = vmax(vset(-200.0f), x);
+#else
+  x = vmax(vset(-200.0f), vmin(vset(127.0f), x));
+#endif
+  const vf n[1] = {vnearest(x)};
+  vf power[1] = {x - n[0]};
+  vpower_each<kForBf16>(n, power);
+  return power[0];
+}
+
+// x / (1 + e^-x) with a relative error below 2e-6 from -87 on; below, something closer to zero than 1e-34. NaN stays NaN and an
+// infinity infinite, for they are errors to be seen, not limits to be taken.
 template <int N>
 FORNO_INLINE void vsilu_each(vf (&x)[N]) {
-  vf e[N];
+  vf n[N], e[N];
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) e[i] = vmin(vset(126.0f), x[i] * -kLog2e);
-  vexp2_each(e);
+  for (int i = 0; i < N; ++i) {
+    e[i] = vmax(vset(-87.0f), vmin(vset(137.0f), x[i]));
+    n[i] = vnearest(e[i] * -kLog2e);
+#if defined(FORNO_AVX512) || defined(FORNO_AVX2)
+    e[i] = vfma(e[i], vset(-kLog2e), -n[i]);
+#else  // two roundings would be too many: what n ln 2 leaves of -x, ln 2 in two parts
+    e[i] = (n[i] * 2.12194440e-4f + (n[i] * -0.693359375f - e[i])) * kLog2e;
+#endif
+  }
+  vpower_each(n, e);
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) x[i] /= 1.0f + e[i];
 }

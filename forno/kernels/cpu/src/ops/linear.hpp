@@ -145,6 +145,8 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, Scratch& sc
   const bool only = tile.first && last;  // slice: sums need not outlive their finish
   const bool fresh = tile.first && u.row0 >= scratch.rows_read;  // rows, written by other workers perhaps
   if (fresh) scratch.rows_read = u.row1;
+  // Quantizing is cheaper for several tiles' rows at once. Writing fp32 is not, and logits, which leave the cache, want to be spread.
+  const int32_t together = args.silu_mul ? kFinishRows : kTileRows;
   for (int32_t row = u.row0, waiting = u.row0; row < u.row1;) {
     const int32_t left = u.row1 - row, tiles = (left + kTileRows - 1) / kTileRows;
     const int32_t height = (left + tiles - 1) / tiles;
@@ -162,7 +164,7 @@ void run_tiles(const LinearArgs& args, const Unit& u, TileArgs tile, Scratch& sc
     if (last) fetch_outputs(args, *u.part, u.panel, u.column, u.columns, row, height);
     Tiles::of(height)(tile);
     row += height;
-    if (row < u.row1 && row + height - waiting <= kFinishRows) continue;
+    if (row < u.row1 && row + height - waiting <= together) continue;
     if (last) finish(args, u, waiting, row, sums);
     waiting = row;
   }
