@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-llamacpp bench-accuracy bench-kernels lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-llamacpp bench-accuracy bench-kernels lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,9 @@ sanitize: build ## Run the native tests under sanitizers
 # Measurements (benchmarks/BENCHMARKS.md); flags of each script in ARGS. Peers live outside the repository.
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
+
+bench-qwen: build ## Measure every weight format on a model of Qwen2.5-0.5B's shape (makes it first)
+	@$(BIN)/python -m benchmarks.formats $(ARGS)
 
 bench-llamacpp: build ## Compare with llama.cpp built natively (10 minutes; the first time builds it)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
