@@ -35,6 +35,8 @@ class StoredTensor(Protocol):
     def data(self) -> np.ndarray: ...
     @property
     def row_order(self) -> np.ndarray | None: ...
+    @property
+    def scales(self) -> np.ndarray | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +137,17 @@ def _start(program: Program, key: tuple[str, ...], sources: list[StoredTensor], 
     matrix = _native.PackedMatrix(*_shape(program, key), memory)
     source_format = "" if given == target else given
     if len(key) == 1:
-        data, order = sources[0].data, sources[0].row_order
+        source = sources[0]
 
         def fill(first: int, last: int) -> None:
-            matrix.pack(data, source_format, order, first, last)
+            matrix.pack(source.data, source_format, source.row_order, first, last, source.scales)
     else:
         if any(s.row_order is not None for s in sources):
             raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
-        gate, up = (s.data for s in sources)
+        gate, up = sources
 
         def fill(first: int, last: int) -> None:
-            matrix.pack_gate_up(gate, up, source_format, first, last)
+            matrix.pack_gate_up(gate.data, up.data, source_format, first, last, gate.scales, up.scales)
 
     edges = range(0, matrix.panels, PANELS_PER_JOB)
     parts = [pool.submit(fill, first, min(first + PANELS_PER_JOB, matrix.panels)) for first in edges]

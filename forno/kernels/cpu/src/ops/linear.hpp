@@ -3,6 +3,7 @@
 // rows the panel's codes are first expanded to bytes in scratch, one slice of K at a time. No result bit depends on
 // any of that (see linear_tile.hpp).
 #pragma once
+#include "linear_channel.hpp"
 #include "linear_epilogue.hpp"
 #include "linear_tile.hpp"
 
@@ -169,6 +170,18 @@ void run_blocks(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   }
 }
 
+template <int V>
+void run_channels(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
+  TileArgs tile = tile_args(args, u);
+  tile.count = u.part->weight->k / kBlock;
+  tile.x = args.x.data;
+  tile.x_scale = args.x.data + u.part->weight->k;
+  tile.sum_offset = sizeof(float);
+  tile.weights = u.weights();
+  if (spreads_fetching(u)) tile.ahead = u.next;
+  run_tiles<ChannelTiles<V>>(args, u, tile, scratch, true);
+}
+
 template <Format F, int V>
 void run_floats(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   const PackedMatrix& w = *u.part->weight;
@@ -189,6 +202,7 @@ void run_unit(const LinearArgs& args, const Unit& u, const Scratch& scratch) {
   if (format == Format::F32) return run_floats<Format::F32, V>(args, u, scratch);
   if (format == Format::F16) return run_floats<Format::F16, V>(args, u, scratch);
   if (format == Format::BF16) return run_floats<Format::BF16, V>(args, u, scratch);
+  if (format == Format::W8A8) return run_channels<V>(args, u, scratch);
   with_layout(format, [&](auto layout) { run_blocks<decltype(layout), V>(args, u, scratch); });
 }
 
