@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-llamacpp bench-accuracy bench-kernels lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-llamacpp bench-accuracy bench-codecs bench-kernels lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,9 @@ bench-llamacpp: build ## Compare with llama.cpp built natively (10 minutes; the 
 
 bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
+
+bench-codecs: build ## Compare every weight format and cache type with fp32
+	@$(BIN)/python -m benchmarks.codecs --model $(MODEL) $(ARGS)
 
 bench-kernels: build ## Measure single kernels against their ceilings
 	@for script in benchmarks/kernels/[a-z]*.py; do echo "$$script"; $(BIN)/python -m "$$(echo $${script%.py} | tr / .)" || exit 1; done
