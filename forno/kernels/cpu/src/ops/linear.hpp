@@ -90,11 +90,11 @@ Unit next_unit(const LinearArgs& args, const LinearPlan& plan, int32_t rows, con
   return first < following.units ? unit_of(*args.next, following, first) : Unit{};
 }
 
-// As much of a unit's weights as is worth having in cache before it starts.
+// As much of a unit's weights as is worth having in cache before it starts: a slice or, where K is not cut into slices, all.
 Range fetched_of(const Unit& u) {
-  constexpr int64_t kMost = 128 << 10;
+  const int64_t most = (u.part->weight->format == Format::W8A8 ? 384 : 128) << 10;
   const int64_t bytes = u.part->weight->panel_bytes;
-  return {u.weights(), u.weights() + (bytes < kMost ? bytes : kMost)};
+  return {u.weights(), u.weights() + (bytes < most ? bytes : most)};
 }
 
 struct Scratch {
