@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             for kv in options.caches.split(",")
         }
         found[form] = {"mix": mix(checkpoint), "weights": against(base, iter(exact)), "caches": caches}
+        progress(report({form: found[form]}))
     return {
         "benchmark": "codecs",
         "model": options.model,
