@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-peers bench-llamacpp bench-accuracy bench-kernels bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-counts bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -75,6 +75,9 @@ sanitize: build ## Run the native tests under sanitizers
 bench: build ## Measure prefill and decode next to what the machine allows
 	@$(BIN)/python -m benchmarks.engine --model $(MODEL) $(ARGS)
 
+bench-qwen: build ## Measure every weight format on a model of Qwen2.5-0.5B's shape (makes it first)
+	@$(BIN)/python -m benchmarks.formats $(ARGS)
+
 bench-peers: build ## Compare with llama.cpp, OpenVINO, vLLM and transformers (half an hour or more; the first time sets them up)
 	@$(BIN)/python -m benchmarks.compare --model $(MODEL) $(ARGS)
 
@@ -85,6 +88,9 @@ bench-llamacpp: build ## Compare with llama.cpp alone (10 minutes; the first tim
 
 bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 	@$(BIN)/python -m benchmarks.accuracy --model $(MODEL) $(ARGS)
+
+bench-codecs: build ## Compare every weight format and cache type with fp32
+	@$(BIN)/python -m benchmarks.codecs --model $(MODEL) $(ARGS)
 
 bench-kernels: build ## Measure every kernel against its ceiling (3 minutes; ARGS="--quick" or "--isa avx2")
 	@$(BIN)/python -m benchmarks.kernels $(ARGS)

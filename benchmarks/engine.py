@@ -225,14 +225,19 @@ def op_report(name: str, kinds: dict[str, Any]) -> str:
     return table([name, "ops", "us", "share", "limit us", "reached"], rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="forno's prefill and decode next to what the machine allows.")
-    parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--batches", default="1,8,32,64", help="numbers of decoding sequences, comma-separated")
-    parser.add_argument("--repeats", type=int, default=5)
+def add_options(parser: argparse.ArgumentParser, *, batches: str, repeats: int) -> None:
+    """What ``run`` reads besides the model."""
+    parser.add_argument("--batches", default=batches, help="numbers of decoding sequences, comma-separated")
+    parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--kv-cache-dtype", default="auto")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="forno's prefill and decode next to what the machine allows.")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    add_options(parser, batches="1,8,32,64", repeats=5)
     result = run(parser.parse_args(arguments))
     print(report(result))
     print(json.dumps(result))

@@ -27,6 +27,8 @@ class Tensor:
     row_order: np.ndarray | None = None
     """int32 ``[out]``: row ``i`` of the weight is row ``row_order[i]`` of ``data``. GGUF stores the q and k rows of
     llama-family models in the order of interleaved rope; this undoes it without touching a value."""
+    scales: np.ndarray | None = None
+    """float32 ``[out]``, of ``w8a8`` only: row ``i`` of the weight is row ``i`` of ``data``, as int8, times ``scales[i]``."""
 
 
 @dataclass(frozen=True, slots=True)

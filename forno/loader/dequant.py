@@ -43,11 +43,13 @@ def dequantize(tensor: Tensor) -> np.ndarray:
     columns = tensor.shape[-1] if tensor.shape else 1
     assert tensor.data.size == math.prod(tensor.shape[:-1]) * row_bytes(tensor.format, columns), tensor.name
     values = dequantize_bytes(tensor.data, tensor.format).reshape(tensor.shape)
+    if tensor.scales is not None:
+        values *= tensor.scales[:, None]
     return values if tensor.row_order is None else values[tensor.row_order]
 
 
 def dequantize_bytes(data: np.ndarray, form: str) -> np.ndarray:
-    """Decode uint8 ``data`` (whole blocks, 1-D) of format ``form`` to float32, 1-D."""
+    """Decode uint8 ``data`` (whole blocks, 1-D) of format ``form`` to float32, 1-D; of w8a8 its codes, without a scale."""
     blocks = data.reshape(-1, block_bytes(form))
     block = FORMATS[form].block
     out = np.empty((len(blocks), block), np.float32)
@@ -106,6 +108,10 @@ def _decode_bf16(blocks: np.ndarray) -> np.ndarray:
 
 def _decode_q8_0(blocks: np.ndarray) -> np.ndarray:
     return _f16(blocks, 0) * blocks[:, 2:].view(np.int8)
+
+
+def _decode_w8a8(blocks: np.ndarray) -> np.ndarray:
+    return blocks.view(np.int8).astype(np.float32)
 
 
 def _decode_q4_0(blocks: np.ndarray) -> np.ndarray:
@@ -186,6 +192,7 @@ _DECODERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "q5_k": _decode_q5_k,
     "q6_k": _decode_q6_k,
     "iq4_nl": _decode_iq4_nl,
+    "w8a8": _decode_w8a8,
 }
 
 

@@ -5,11 +5,13 @@ It reads configs but does not judge them: what a ``model_type`` needs is known i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forno.errors import CheckpointError, UnsupportedError
-from forno.loader.checkpoint import Checkpoint, TokenizerSource
+from forno.loader import compressed_tensors
+from forno.loader.checkpoint import Checkpoint, Tensor, TokenizerSource
 from forno.loader.files import read_bytes, read_json_object
 from forno.loader.safetensors import read_directory
 
@@ -20,17 +22,16 @@ def open_directory(directory: Path) -> Checkpoint:
     """Open a directory with ``config.json`` and safetensors.
 
     A missing ``tokenizer.json`` is left to whoever reads the tokenizer: weights alone are useful without text.
-    Raises ``ModelError``, ``CheckpointError`` (malformed), ``UnsupportedError`` (dtype, pre-quantized weights).
+    Raises ``ModelError``, ``CheckpointError`` (malformed), ``UnsupportedError`` (dtype, other quantized weights).
     """
     config = read_json_object(directory / "config.json")
-    if config.get("quantization_config"):
-        quantization = config["quantization_config"]
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise UnsupportedError(
-            f"{directory} holds weights quantized by {method!r:.60}; forno reads fp32, fp16 and bf16 safetensors "
-            "(quantize them while loading with --quantize) and quantized GGUF files"
-        )
+    quantization = config.get("quantization_config")
+    if quantization:
+        _check_quantization(quantization, directory)
     tensors, paths = read_directory(directory)
+    if quantization:
+        tensors = compressed_tensors.join_scales(tensors, directory)
+    _refuse_bare_int8(tensors, directory)
     settings = _optional(directory / "special_tokens_map.json") | _optional(directory / "tokenizer_config.json")
     return Checkpoint(
         name=_display_name(directory),
@@ -41,6 +42,22 @@ def open_directory(directory: Path) -> Checkpoint:
         generation_config=_optional(directory / "generation_config.json"),
         paths=tuple(str(path) for path in paths),
     )
+
+
+def _check_quantization(quantization: Any, directory: Path) -> None:
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+    if method != compressed_tensors.METHOD:
+        raise UnsupportedError(
+            f"{directory} holds weights quantized by {method!r:.60}; forno reads fp32, fp16 and bf16 safetensors "
+            "(quantize them while loading with --quantize), W8A8 ones of compressed-tensors, and quantized GGUF files"
+        )
+    compressed_tensors.check_scheme(quantization, str(directory / "config.json"))
+
+
+def _refuse_bare_int8(tensors: Mapping[str, Tensor], directory: Path) -> None:
+    for name, tensor in tensors.items():
+        if tensor.format == compressed_tensors.FORMAT and tensor.scales is None:
+            raise UnsupportedError(f"{directory}: tensor {name!r} is int8, but config.json has no quantization_config")
 
 
 def _optional(path: Path) -> dict[str, Any]:

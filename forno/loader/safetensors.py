@@ -14,11 +14,11 @@ import numpy as np
 
 from forno.errors import CheckpointError, ModelError, UnsupportedError
 from forno.loader.checkpoint import Tensor
-from forno.loader.dequant import row_bytes
 from forno.loader.files import map_file, parse_json_object, read_json_object
+from forno.program.formats import FORMATS
 
-DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
-"""safetensors dtype to a key of ``FORMATS``."""
+DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16", "I8": "w8a8"}
+"""safetensors dtype to a key of ``FORMATS``. Whoever reads int8 has to find its scales (``compressed_tensors``)."""
 
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -68,7 +68,7 @@ def _tensor(name: str, entry: Any, body: np.ndarray, path: Path) -> tuple[Tensor
             "the file is truncated or damaged: fetch it again"
         )
     form = DTYPES[dtype]
-    if math.prod(shape) * row_bytes(form, 1) != end - begin:
+    if math.prod(shape) * int(FORMATS[form].bits) != 8 * (end - begin):
         raise CheckpointError(f"{path}: tensor {name!r} of shape {shape} and dtype {dtype} cannot have {end - begin} bytes")
     return Tensor(name, tuple(shape), form, body[begin:end]), begin, end
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from forno.program.program import Program
 
 
+WRITE_WHOLE_ROWS = (ops.Quantize, ops.RmsNorm, ops.SiluMul)
+"""Ops that a backend computes a row at a time. The others' results come in parts, none of which knows a row's largest value."""
+
+
 def check_program(program: Program) -> None:
     """Raise ``AssertionError`` naming the op that breaks a rule."""
     defined = {"token_ids", "positions"}
@@ -52,7 +56,9 @@ def _check_shapes(program: Program, op: Op) -> None:
     values, weights = program.values, program.weights
     width = {n: values[n].width for n in op.inputs + op.outputs if n in values}
     for name in op.outputs:
-        assert values[name].dtype != "s8" or values[name].width % 32 == 0, f"{op}: s8 needs a width that 32 divides"
+        dtype = values[name].dtype
+        assert dtype not in ("s8", "s8_row") or values[name].width % 32 == 0, f"{op}: {dtype} needs a width that 32 divides"
+        assert dtype != "s8_row" or isinstance(op, WRITE_WHOLE_ROWS), f"{op} does not see the whole row that s8_row scales"
     if not isinstance(op, (ops.Linear, ops.SampleHead)):
         wide = [n for n in op.inputs if n in values and values[n].dtype != "f32"]
         assert not wide, f"{op} reads {wide}, which only a linear can"

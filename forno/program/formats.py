@@ -12,16 +12,17 @@ from dataclasses import dataclass
 class WeightFormat:
     name: str
     bits: float
-    """Bits per weight, scales included."""
+    """Bits per weight, scales included (of w8a8, but for the one per output)."""
     block: int
-    """Weights along K that share a scale; K must be a multiple of it (1: no constraint)."""
+    """Weights along K that share a scale or, where an output's all do, that are packed together; K must be a multiple of it
+    (1: no constraint)."""
     activation: str
-    """dtype its linear wants its input in: ``s8``, ``bf16`` or ``f32``."""
+    """dtype its linear wants its input in: ``s8``, ``s8_row``, ``bf16`` or ``f32``."""
 
     @property
     def unit(self) -> str:
         """The arithmetic unit that does the work: ``int8``, ``bf16`` or ``fp32``."""
-        return {"s8": "int8", "bf16": "bf16", "f32": "fp32"}[self.activation]
+        return {"s8": "int8", "s8_row": "int8", "bf16": "bf16", "f32": "fp32"}[self.activation]
 
 
 FORMATS = {
@@ -39,5 +40,6 @@ FORMATS = {
         WeightFormat("q5_k", 5.5, 256, "s8"),
         WeightFormat("q6_k", 6.5625, 256, "s8"),
         WeightFormat("iq4_nl", 4.5, 32, "s8"),
+        WeightFormat("w8a8", 8.0, 32, "s8_row"),
     )
 }

@@ -42,7 +42,7 @@ class Op:
 
 def _conversions(program: Program, name: str, shape: StepShape) -> float:
     """fp32 FLOPs of converting an op's own output on the way out: what a ``Quantize`` behind it would cost."""
-    return _elements(program, (name,), shape) if program.values[name].dtype in ("s8", "bf16") else 0.0
+    return _elements(program, (name,), shape) if program.values[name].dtype in ("s8", "s8_row", "bf16") else 0.0
 
 
 def _elements(program: Program, names: tuple[str, ...], shape: StepShape) -> float:
@@ -81,7 +81,7 @@ class RmsNorm(Op):
     """``out = x / sqrt(mean(x**2) + eps) * weight`` over each group of ``group`` columns (0: all of them).
 
     ``group`` is the head size for q/k norms; ``weight`` then has that length and serves every head.
-    After the pass ``norm_quantize`` the output is ``s8`` or ``bf16``.
+    After the pass ``norm_quantize`` the output is ``s8``, ``s8_row`` or ``bf16``.
     """
 
     out: str
@@ -107,7 +107,8 @@ class Quantize(Op):
     """Change the type of activations to what a linear's weights want; the type is the output value's ``dtype``.
 
     ``s8``: per group of 32 columns, ``scale = amax / 127`` (fp32), ``q = round_half_even(x / scale)``
-    computed as ``x * (127 / amax)``, 0 where ``amax`` is 0. ``bf16``: round to nearest even.
+    computed as ``x * (127 / amax)``, 0 where ``amax`` is 0. ``s8_row``: the same with all columns in one group.
+    ``bf16``: round to nearest even.
     """
 
     out: str

@@ -71,6 +71,8 @@ class StepShape:
 
 def value_row_bytes(width: int, dtype: str) -> float:
     """Bytes of one row of a value: scales and sums included, padding not."""
+    if dtype == "s8_row":
+        return width + 4.0 + 4.0
     return width * {"f32": 4.0, "i32": 4.0, "bf16": 2.0, "s8": 1 + (4 + 4) / 32}[dtype]
 
 
@@ -82,7 +84,8 @@ class Value:
     axis: Axis
     width: int
     dtype: str = "f32"
-    """``f32``; ``bf16``; ``s8``: int8 in groups of 32 with an fp32 scale and an int32 sum each; ``i32``."""
+    """``f32``; ``bf16``; ``s8``: int8 in groups of 32 with an fp32 scale and an int32 sum each; ``s8_row``: int8 with one
+    scale and sum per row; ``i32``."""
 
     @property
     def bytes_per_row(self) -> float:

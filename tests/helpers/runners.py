@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.writers import quantize_channels
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
 from forno.loader.checkpoint import Tensor
@@ -66,6 +67,10 @@ def stored(name: str, weights: np.ndarray, format: str) -> Tensor:
     """``weights`` as a checkpoint would hold them, vectors as float32; random codes in formats without an encoder."""
     if weights.ndim == 1:
         format = "f32"
+    if format == "w8a8":
+        codes, scales = quantize_channels(weights)
+        values = (scales.astype(np.uint32) << 16).view(np.float32).reshape(-1)
+        return Tensor(name, weights.shape, format, codes.view(np.uint8).reshape(-1), scales=values)
     if format in ("f32", "f16", "bf16", "q8_0", "q4_1"):
         data = encode(weights, format)
     else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.writers import W8A8_CONFIG, quantize_channels, to_bf16
 from tests.helpers.gguf_writer import encode
 from tests.helpers.tiny import CHAT_TEMPLATE, MERGES, SPECIAL_TOKENS, TinyModel, vocabulary
 
@@ -22,6 +23,16 @@ def pack_safetensors(tensors: Mapping[str, np.ndarray], form: str = "f32") -> by
         offsets = [len(body), len(body) + len(raw)]
         header[name] = {"dtype": form.upper(), "shape": list(values.shape), "data_offsets": offsets}
         body += raw
+    return pack_header(header) + body
+
+
+def pack_tensors(tensors: Mapping[str, tuple[str, np.ndarray]]) -> bytes:
+    """A safetensors file of values as they are, each with its dtype."""
+    header: dict[str, Any] = {}
+    body = b""
+    for name, (dtype, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [len(body), len(body) + values.nbytes]}
+        body += values.tobytes()
     return pack_header(header) + body
 
 
@@ -75,4 +86,26 @@ def write_tiny_directory(path: Path, model: TinyModel | None = None, form: str =
         (path / file).write_bytes(pack_safetensors(part, form))
     index = {"metadata": {"total_size": sum(w.nbytes for w in weights.values())}, "weight_map": weight_map}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return path
+
+
+def write_tiny_w8a8(
+    path: Path, model: TinyModel | None = None, change: Callable[[dict[str, tuple[str, np.ndarray]]], None] = lambda _: None
+) -> Path:
+    """A directory in int8 (compressed-tensors): linears of the layers with a bf16 scale per output, the rest in bf16.
+
+    ``change`` may alter the tensors, name to (dtype, values), before they are written.
+    """
+    model = model or TinyModel()
+    write_tiny_directory(path, model)
+    (path / "config.json").write_text(json.dumps(model.config() | {"quantization_config": W8A8_CONFIG}))
+    tensors: dict[str, tuple[str, np.ndarray]] = {}
+    for name, values in model.weights().items():
+        if name.endswith("_proj.weight"):
+            codes, scales = quantize_channels(values)
+            tensors |= {name: ("I8", codes), f"{name}_scale": ("BF16", scales)}
+        else:
+            tensors[name] = ("BF16", to_bf16(values))
+    change(tensors)
+    (path / "model.safetensors").write_bytes(pack_tensors(tensors))
     return path

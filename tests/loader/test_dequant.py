@@ -14,7 +14,7 @@ from forno.errors import CheckpointError
 from forno.loader.checkpoint import Tensor
 from forno.loader.dequant import GROUP, QUANTIZED_FORMATS, block_bytes, dequantize, dequantize_bytes, quantize, row_bytes
 from forno.program.formats import FORMATS
-from tests.helpers.gguf_writer import encode, random_weights
+from tests.helpers.gguf_writer import TENSOR_TYPES, encode, random_weights
 
 GGML = gguf.GGMLQuantizationType
 ENCODED = ("q8_0", "q4_1")
@@ -24,14 +24,14 @@ def bits(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.float32).view(np.uint32)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TENSOR_TYPES)
 def test_block_sizes_are_ggmls(form: str) -> None:
     block, size = gguf.GGML_QUANT_SIZES[GGML[form.upper()]]
     assert (FORMATS[form].block, block_bytes(form)) == (block, size)
     assert row_bytes(form, 512) == 512 // block * size
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TENSOR_TYPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_decoding_is_bit_exact(form: str, seed: int) -> None:
     data = np.frombuffer(random_weights(form, (7, 512), np.random.default_rng(seed)), np.uint8)
@@ -39,7 +39,7 @@ def test_decoding_is_bit_exact(form: str, seed: int) -> None:
     assert np.array_equal(bits(dequantize_bytes(data, form).reshape(7, 512)), bits(theirs))
 
 
-@pytest.mark.parametrize("form", [f for f in FORMATS if f not in ("f32", "f16", "bf16")])
+@pytest.mark.parametrize("form", [f for f in TENSOR_TYPES if f not in ("f32", "f16", "bf16")])
 def test_decoding_any_bits_is_bit_exact(form: str) -> None:
     data = np.random.default_rng(5).integers(0, 256, (64, row_bytes(form, 256)), np.uint8)
     with np.errstate(invalid="ignore"):

@@ -84,9 +84,9 @@ def test_metadata_under_a_prefix_keeps_full_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alignment", [1, 32, 128])
 def test_tensors_of_every_format_come_back(tmp_path: Path, alignment: int) -> None:
     rng = np.random.default_rng(1)
-    written = [RawTensor(f"t.{form}", (3, 256), form, random_weights(form, (3, 256), rng)) for form in FORMATS]
+    written = [RawTensor(f"t.{form}", (3, 256), form, random_weights(form, (3, 256), rng)) for form in TENSOR_TYPES.values()]
     file = read(tmp_path / "a.gguf", pack_gguf({}, written, alignment=alignment))
-    assert {*TENSOR_TYPES.values()} == {*FORMATS}
+    assert {*TENSOR_TYPES.values()} == {*FORMATS} - {"w8a8"}
     assert [(t.name, t.shape, t.format, t.data.tobytes()) for t in file.tensors.values()] == [
         (t.name, t.shape, t.format, t.data) for t in written
     ]

@@ -14,8 +14,8 @@ from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.checkpoint import Checkpoint
 from forno.loader.dequant import dequantize
 from forno.loader.gguf_names import half_split_order, hf_name, open_gguf
-from forno.program.formats import FORMATS
 from tests.helpers.gguf_writer import (
+    TENSOR_TYPES,
     RawTensor,
     Typed,
     encode,
@@ -55,7 +55,7 @@ def test_config_and_weights_come_back(path: Path, arch: str, tied: bool) -> None
         assert np.array_equal(dequantize(checkpoint.tensors[name]), values), name
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TENSOR_TYPES)
 def test_a_tiny_model_can_be_written_in_every_format(path: Path, form: str) -> None:
     model = TinyModel(hidden=256, layers=1, heads=4, kv_heads=2, head_dim=64, ffn=256)
     checkpoint = open_gguf(write_tiny_gguf(path, model, form))

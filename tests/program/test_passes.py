@@ -47,6 +47,16 @@ def test_lowering_leaves_f32_and_f16_linears_alone() -> None:
         assert ops.Quantize.__name__ not in kinds(activation_types(tiny("llama", form)))
 
 
+def test_rows_with_one_scale_are_made_by_ops_that_see_them_whole() -> None:
+    """Norms write them; attention and the gated linear write f32, and a ``Quantize`` follows."""
+    program = apply(tiny("llama", "w8a8"))
+    wide = {op.out: kind for op, kind in zip(program.ops, kinds(program), strict=True) if hasattr(op, "out")}
+    made = [wide[name] for name, value in program.values.items() if value.dtype == "s8_row"]
+    assert sorted(made) == ["Quantize"] * 4 + ["RmsNorm"] * 5
+    unfused = apply(tiny("llama", "w8a8"), disable=("gate_up",))
+    assert kinds(unfused).count("Quantize") == 2  # silu * up, alone, sees whole rows
+
+
 Q_AND_K_AS_Q8 = {f"model.layers.0.self_attn.{n}_proj.weight": "q8_0" for n in "qk"}
 
 
@@ -93,7 +103,7 @@ def test_unknown_passes_are_refused_by_name() -> None:
     assert pass_names(" residual,qkv, ") == {"residual", "qkv"}
 
 
-FORMATS = ["f32", "bf16", "q8_0", "q4_1"]
+FORMATS = ["f32", "bf16", "q8_0", "q4_1", "w8a8"]
 
 
 @st.composite

@@ -37,6 +37,7 @@ def test_step_shapes() -> None:
 
 def test_value_bytes_include_scales_and_sums() -> None:
     assert Value("x", Axis.ROWS, 64, "s8").bytes_per_row == 64 + 2 * 4 + 2 * 4
+    assert Value("x", Axis.ROWS, 64, "s8_row").bytes_per_row == 64 + 4 + 4
     assert Value("x", Axis.ROWS, 64, "bf16").bytes_per_row == 128
 
 

@@ -30,6 +30,7 @@ KINDS = {
     "bf16": ("bf16", "bf16"),
     "q8_0": ("q8_0", "bf16"),
     "q4_1, int8 cache": ("q4_1", "int8"),
+    "w8a8": ("w8a8", "bf16"),
 }
 
 Bits = dict[int, bytes]

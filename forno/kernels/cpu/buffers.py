@@ -15,7 +15,7 @@ from forno.program.shape import Value, value_row_bytes
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
-DTYPES = {"f32": 0, "bf16": 1, "s8": 2, "i32": 3}
+DTYPES = {"f32": 0, "bf16": 1, "s8": 2, "i32": 3, "s8_row": 4}
 """DType in types.hpp."""
 
 ViewSpec = tuple[int, int, int, int]

@@ -32,6 +32,8 @@ class StoredTensor(Protocol):
     def data(self) -> np.ndarray: ...
     @property
     def row_order(self) -> np.ndarray | None: ...
+    @property
+    def scales(self) -> np.ndarray | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _job(target: str, key: tuple[str, ...], matrix: Any, sources: list[StoredTen
     if len(key) > 1 and any(s.row_order is not None for s in sources):
         raise CheckpointError(f"{' and '.join(key)} are interleaved and cannot be reordered too")
     mapped = all(is_mapped(s.data) for s in sources)
-    return matrix, [s.data for s in sources], "" if given == target else given, order, mapped
+    return matrix, [(s.data, s.scales) for s in sources], "" if given == target else given, order, mapped
 
 
 def is_mapped(data: np.ndarray) -> bool:

@@ -28,6 +28,14 @@ def greedy(logits: np.ndarray) -> np.ndarray:
     return logits.argmax(-1).astype(np.int32)
 
 
+_CONVERT: dict[str, Callable[[np.ndarray], Stored]] = {
+    "s8": quantize_s8,
+    "s8_row": lambda x: quantize_s8(x, x.shape[-1]),
+    "bf16": round_bf16,
+}
+"""What turns an op's float32 result into a value of each type that is not f32."""
+
+
 class ReferenceExecutor:
     """Runs steps of one program. Holds the weights (float32, by the program's names) and the KV caches.
 
@@ -91,7 +99,7 @@ class _Frame:
     def put(self, name: str, x: np.ndarray) -> None:
         """Hold an op's float32 result as the value's declared type. Every conversion in a program happens here."""
         dtype = self.program.values[name].dtype
-        self.values[name] = quantize_s8(x) if dtype == "s8" else round_bf16(x) if dtype == "bf16" else x
+        self.values[name] = _CONVERT[dtype](x) if dtype in _CONVERT else x
 
     def write_kv(self, cache: str, k: np.ndarray, v: np.ndarray) -> None:
         for i, span in enumerate(self.batch.spans):

@@ -11,7 +11,7 @@ from forno.program.program import Program
 
 
 def activation_types(program: Program) -> Program:
-    """Put a ``Quantize`` in front of every linear whose weights want s8 or bf16: one per distinct input and type."""
+    """Put a ``Quantize`` in front of every linear whose weights want s8, s8_row or bf16: one per distinct input and type."""
     rewrite = Rewrite(program)
     converted: dict[tuple[str, str], str] = {}
     for op in program.ops:

@@ -8,14 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forno import _native
-from tests.kernels.cpu.block_formats import BLOCK, FORMATS, dequantize, quantize_s8, random_weight, round_bf16
+from tests.kernels.cpu import block_formats
+from tests.kernels.cpu.block_formats import BLOCK, CHANNELS, dequantize, quantize_s8, random_channels, random_weight, round_bf16
 
 ISAS = _native.available_isas()
 FLOATS = ("f32", "f16", "bf16")
+FORMATS = (*block_formats.FORMATS, CHANNELS)
 
 
 def make(rng: np.random.Generator, fmt: str, n: int, k: int) -> tuple[_native.PackedMatrix, np.ndarray]:
     """A packed random weight and its values in float64."""
+    if fmt == CHANNELS:
+        codes, scales, values = random_channels(rng, n, k)
+        channels = _native.PackedMatrix(fmt, n, k)
+        channels.pack(codes, scales=scales)
+        return channels, values.astype(np.float64)
     data = random_weight(rng, fmt, n, k)
     matrix = _native.PackedMatrix(fmt, n, k)
     matrix.pack(data)
@@ -23,8 +30,12 @@ def make(rng: np.random.Generator, fmt: str, n: int, k: int) -> tuple[_native.Pa
 
 
 def make_gate_up(rng: np.random.Generator, fmt: str, n: int, k: int) -> tuple[_native.PackedMatrix, np.ndarray, np.ndarray]:
-    gate, up = (random_weight(rng, fmt, n, k) for _ in range(2))
     matrix = _native.PackedMatrix(fmt, 2 * n, k, interleaved=True)
+    if fmt == CHANNELS:
+        (gate, gate_scales, g), (up, up_scales, u) = (random_channels(rng, n, k) for _ in range(2))
+        matrix.pack_gate_up(gate, up, gate_scales=gate_scales, up_scales=up_scales)
+        return matrix, g.astype(np.float64), u.astype(np.float64)
+    gate, up = (random_weight(rng, fmt, n, k) for _ in range(2))
     matrix.pack_gate_up(gate, up)
     return matrix, dequantize(fmt, gate, n, k).astype(np.float64), dequantize(fmt, up, n, k).astype(np.float64)
 
@@ -35,8 +46,9 @@ def seen(fmt: str, x: np.ndarray) -> np.ndarray:
         return (round_bf16(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if fmt in FLOATS:
         return x.astype(np.float64)
-    q, scale, _ = quantize_s8(x)
-    return (q.reshape(len(x), -1, 32) * scale.astype(np.float64)[:, :, None]).reshape(x.shape)
+    group = x.shape[1] if fmt == CHANNELS else 32
+    q, scale, _ = quantize_s8(x, group)
+    return (q.reshape(len(x), -1, group) * scale.astype(np.float64)[:, :, None]).reshape(x.shape)
 
 
 def check(got: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
@@ -64,6 +76,21 @@ def test_quantize_to_s8(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [32, 96, 4864])
+def test_quantize_rows_to_s8(isa: str, width: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rows_like(rng, 9, width) * np.exp(rng.standard_normal((9, 1)) * 8).astype(np.float32)
+    x[2] = 0
+    x[3, 7] = np.nan
+    x[4, 8] = -np.inf
+    got, expected = _native.quantize(x, dtype="s8_row", isa=isa, threads=2), quantize_s8(x, width)
+    finite = np.isfinite(x).all(1)
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(ours[finite], theirs[finite])
+    assert np.isnan(got[1][~finite]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("width", [1, 7, 16, 37])
 def test_round_to_bf16(isa: str, width: int) -> None:
     x = np.random.default_rng(1).integers(0, 2**32, (64, width), dtype=np.uint32).view(np.float32)
@@ -75,7 +102,7 @@ def test_round_to_bf16(isa: str, width: int) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("fmt", ["q8_0", "q4_1", "q6_k", "bf16", "f32"])
+@pytest.mark.parametrize("fmt", ["q8_0", "q4_1", "q6_k", "bf16", "f32", CHANNELS])
 def test_nan_and_infinity_reach_the_output(isa: str, fmt: str, bad: float) -> None:
     rng = np.random.default_rng(2)
     weight, _ = make(rng, fmt, 64, 256)
@@ -166,7 +193,7 @@ def test_output_dtypes(isa: str, m: int) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("fmt", ["q4_1", "q4_k", "bf16", "f32"])
+@pytest.mark.parametrize("fmt", ["q4_1", "q4_k", "bf16", "f32", CHANNELS])
 @pytest.mark.parametrize(("m", "n"), [(1, 64), (5, 40), (50, 96)])
 def test_silu_mul(isa: str, fmt: str, m: int, n: int) -> None:
     rng = np.random.default_rng(6)
@@ -216,6 +243,28 @@ def test_extreme_codes_and_activations(isa: str) -> None:
                 check(_native.linear(x, [weight], isa=isa), seen(fmt, x), dequantize(fmt, data, 64, 64).astype(np.float64))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("code", "value"), [(-128, 1.0), (-128, -1.0), (127, 1.0), (127, -1.0)])
+def test_sums_over_a_whole_row_are_exact(isa: str, code: int, value: float) -> None:
+    """w8a8 at the largest magnitudes and the longest row: the int32 sums of either sign do not overflow."""
+    n, k = 3, 1 << 17
+    weight = _native.PackedMatrix(CHANNELS, n, k)
+    weight.pack(np.full(n * k, code, np.int8).view(np.uint8), scales=np.full(n, 0.5, np.float32))
+    got = _native.linear(np.full((2, k), value, np.float32), [weight], isa=isa)
+    expected = np.float32(code * 127 * k) * (np.float32(0.5) * np.float32(1 / np.float32(127))) * np.float32(value)
+    np.testing.assert_array_equal(got, np.full((2, n), expected))
+
+
+def test_int8_channels_give_the_same_bits_on_every_instruction_set() -> None:
+    """Sums are integers, so nothing is left to rounding but what follows them."""
+    rng = np.random.default_rng(9)
+    weight, _ = make(rng, CHANNELS, 200, 544)
+    x = rows_like(rng, 7, 544)
+    first, *others = (_native.linear(x, [weight], isa=isa) for isa in ISAS)
+    for other in others:
+        np.testing.assert_array_equal(raw(first), raw(other))
+
+
 def test_instruction_sets_agree_within_rounding() -> None:
     rng = np.random.default_rng(9)
     weight, values = make(rng, "q4_k", 200, 512)
@@ -236,3 +285,7 @@ def test_calls_that_do_not_fit() -> None:
         _native.linear(np.ascontiguousarray(x[:, :32]), [q8])
     with pytest.raises(ValueError, match="interleaved"):
         _native.linear(x, [q8], silu_mul=True)
+    with pytest.raises(ValueError, match="in parts"):
+        _native.linear(x, [q8], out_dtype="s8_row")
+    with pytest.raises(ValueError, match="same input"):
+        _native.linear(x, [q8, make(rng, CHANNELS, 64, 64)[0]])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forno import _native
-from tests.kernels.cpu.block_formats import BLOCK, FORMATS, dequantize, random_weight
+from tests.kernels.cpu.block_formats import BLOCK, CHANNELS, FORMATS, dequantize, random_channels, random_weight
 
 
 def packed(fmt: str, data: np.ndarray, n: int, k: int, **kwargs: object) -> _native.PackedMatrix:
@@ -62,6 +62,40 @@ def test_interleaved_gate_and_up(fmt: str, n_gate: int) -> None:
     matrix.pack_gate_up(gate, up)
     expected = np.concatenate([dequantize(fmt, gate, n_gate, 256), dequantize(fmt, up, n_gate, 256)])
     np.testing.assert_array_equal(bits(matrix.dequantize()), bits(expected))
+
+
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(1, 140), blocks=st.integers(1, 4), seed=st.integers(0, 1000), reorder=st.booleans())
+def test_channels_keep_codes_and_scales(n: int, blocks: int, seed: int, reorder: bool) -> None:
+    rng, k = np.random.default_rng(seed), 32 * blocks
+    codes, scales, values = random_channels(rng, n, k)
+    order = rng.permutation(n).astype(np.int32)
+    matrix = packed(CHANNELS, codes, n, k, scales=scales, **({"row_order": order} if reorder else {}))
+    np.testing.assert_array_equal(bits(matrix.dequantize()), bits(values[order] if reorder else values))
+    assert matrix.nbytes == -(-n // 64) * 64 * (k + 4)
+
+
+def test_interleaved_channels() -> None:
+    rng = np.random.default_rng(2)
+    (gate, gate_scales, g), (up, up_scales, u) = (random_channels(rng, 40, 64) for _ in range(2))
+    matrix = _native.PackedMatrix(CHANNELS, 80, 64, interleaved=True)
+    matrix.pack_gate_up(gate, up, gate_scales=gate_scales, up_scales=up_scales)
+    np.testing.assert_array_equal(bits(matrix.dequantize()), bits(np.concatenate([g, u])))
+
+
+def test_scales_that_do_not_fit() -> None:
+    codes, scales, _ = random_channels(np.random.default_rng(3), 4, 32)
+    matrix = _native.PackedMatrix(CHANNELS, 4, 32)
+    with pytest.raises(ValueError, match="if, and only if, it is w8a8"):
+        matrix.pack(codes)
+    with pytest.raises(ValueError, match="one scale per row: 4, got 3"):
+        matrix.pack(codes, scales=scales[:3])
+    with pytest.raises(ValueError, match="if, and only if, it is w8a8"):
+        _native.PackedMatrix("q8_0", 4, 32).pack(np.zeros(4 * 34, np.uint8), scales=scales)
+    with pytest.raises(ValueError, match="cannot make w8a8 from f32"):
+        matrix.pack(np.zeros(4 * 128, np.uint8), source_format="f32", scales=scales)
+    with pytest.raises(ValueError, match="too long"):
+        _native.PackedMatrix(CHANNELS, 4, (1 << 17) + 32)
 
 
 @pytest.mark.parametrize("fmt", [f for f in FORMATS if BLOCK.get(f, 32) > 1])
@@ -143,6 +177,14 @@ def test_embedding_rows(fmt: str, isa: str) -> None:
     rows = _native.embed(packed(fmt, data, 100, 256), ids, isa=isa, threads=2)
     np.testing.assert_array_equal(bits(rows[:5]), bits(dequantize(fmt, data, 100, 256)[ids[:5]]))
     assert np.isnan(rows[5:]).all()
+
+
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_embedding_rows_of_channels(isa: str) -> None:
+    codes, scales, values = random_channels(np.random.default_rng(6), 100, 64)
+    ids = np.array([0, 99, 7], np.int32)
+    rows = _native.embed(packed(CHANNELS, codes, 100, 64, scales=scales), ids, isa=isa)
+    np.testing.assert_array_equal(bits(rows), bits(values[ids]))
 
 
 def test_matrices_share_a_memory_that_outlives_its_name() -> None:

@@ -20,6 +20,9 @@ void check_shape(Format format, int64_t n, int64_t k, bool interleaved) {
   if (n < 1 || k < 1 || n > kMost || k > kMost)
     fail("a weight of shape [" + std::to_string(n) + ", " + std::to_string(k) + "] cannot be packed: sizes must be positive and below 2^29");
   const FormatInfo& info = format_info(format);
+  constexpr int64_t kMostProducts = int64_t(1) << 17;  // whose sum, 128 * 127 each, an int32 holds
+  if (format == Format::W8A8 && k > kMostProducts)
+    fail("w8a8 rows of " + std::to_string(k) + " weights are too long; at most " + std::to_string(kMostProducts) + " are supported");
   if (k % info.block)
     fail(std::string(info.name) + " rows come in blocks of " + std::to_string(info.block) + " weights, got a row of " + std::to_string(k));
   if (interleaved && n % 2) fail("an interleaved matrix holds gate and up, so its rows must be even, got " + std::to_string(n));
@@ -28,6 +31,7 @@ void check_shape(Format format, int64_t n, int64_t k, bool interleaved) {
 int64_t panel_size(Format format, int64_t k) {
   if (format == Format::BF16) return (k + 1) / 2 * 2 * 2 * kPanel;
   if (is_float(format)) return k * kPanel * format_info(format).block_bytes;
+  if (format == Format::W8A8) return k * kPanel + LayoutW8A8::kScaleBytes;
   int64_t size = 0;
   with_layout(format, [&](auto layout) {
     const int64_t blocks = k / kBlock, headers = decltype(layout)::kHeaderBytes ? blocks / kSuperBlocks : 0;
@@ -128,6 +132,16 @@ void pack_blocks(const PackedMatrix& m, uint8_t* panel, const uint8_t* const* ro
   });
 }
 
+void pack_channels(const PackedMatrix& m, uint8_t* panel, const uint8_t* const* rows, const float* scales) {
+  for (int64_t i = 0; i < m.k / kBlock; ++i)
+    for (int lane = 0; lane < kPanel; ++lane)
+      for (int s = 0; s < kBlock / 4; ++s) {
+        const uint32_t codes = rows[lane] ? word_at(rows[lane] + i * kBlock, s) : 0;
+        store_word(panel + i * LayoutW8A8::kBlockBytes + s * 256 + lane * 4, codes ^ 0x80808080u);
+      }
+  std::memcpy(panel + m.k * kPanel, scales, LayoutW8A8::kScaleBytes);
+}
+
 void pack_floats(const PackedMatrix& m, uint8_t* panel, const uint8_t* const* rows) {
   std::memset(panel, 0, size_t(m.panel_bytes));
   for (int lane = 0; lane < kPanel; ++lane) {
@@ -159,12 +173,22 @@ void check_source(const PackedMatrix& m, const Source& s, int64_t rows) {
   if (s.bytes != size_t(expected))
     fail("a " + std::string(format_name(s.format)) + " weight of shape [" + std::to_string(rows) + ", " + std::to_string(m.k) +
          "] takes " + std::to_string(expected) + " bytes, got " + std::to_string(s.bytes));
+  if ((m.format == Format::W8A8) != (s.scales != nullptr)) fail("a weight has scales of its own if, and only if, it is w8a8");
+  if (s.scales && s.scales_length != size_t(rows))
+    fail("w8a8 has one scale per row: " + std::to_string(rows) + ", got " + std::to_string(s.scales_length));
   if (!s.row_order) return;
   if (s.row_order_length != size_t(rows))
     fail("row_order must have one entry per row: " + std::to_string(rows) + ", got " + std::to_string(s.row_order_length));
   for (int64_t i = 0; i < rows; ++i)
     if (s.row_order[i] < 0 || s.row_order[i] >= rows)
       fail("row_order names row " + std::to_string(s.row_order[i]) + " of a weight with " + std::to_string(rows) + " rows");
+}
+
+float lane_scale(const PackedMatrix& m, const Source* sources, int64_t panel, int lane) {
+  const Slot slot = slot_of(m, panel, lane);
+  if (slot.row < 0) return 0;
+  const Source& s = sources[slot.source];
+  return s.scales[s.row_order ? s.row_order[slot.row] : slot.row];
 }
 
 // Bytes of one lane's row in the matrix's own format, quantized into `scratch` where the source is float; null: padding.
@@ -209,6 +233,12 @@ void dequantize_lane(const PackedMatrix& m, const uint8_t* panel, int lane, floa
   }
 }
 
+void unpack_channels(const PackedMatrix& m, const uint8_t* panel, int lane, float* out) {
+  float scale;
+  std::memcpy(&scale, panel + m.k * kPanel + 4 * lane, 4);
+  for (int64_t i = 0; i < m.k; ++i) out[i] = float(panel[i / 4 * 256 + lane * 4 + i % 4] - LayoutW8A8::kZero) * scale;
+}
+
 void unpack_floats(const PackedMatrix& m, const uint8_t* panel, int lane, float* out) {
   for (int64_t i = 0; i < m.k; ++i) {
     const int64_t index = m.format == Format::BF16 ? i / 2 * 2 * kPanel + 2 * lane + i % 2 : i * kPanel + lane;
@@ -248,7 +278,13 @@ void pack(PackedMatrix& m, const Source* sources, int32_t num_sources, int32_t f
     const uint8_t* rows[kPanel];
     for (int lane = 0; lane < kPanel; ++lane) rows[lane] = lane_row(m, sources, p, lane, scratch);
     uint8_t* panel = m.data + p * m.panel_bytes;
-    is_float(m.format) ? pack_floats(m, panel, rows) : pack_blocks(m, panel, rows);
+    if (m.format == Format::W8A8) {
+      float scales[kPanel];
+      for (int lane = 0; lane < kPanel; ++lane) scales[lane] = lane_scale(m, sources, p, lane);
+      pack_channels(m, panel, rows, scales);
+    } else {
+      is_float(m.format) ? pack_floats(m, panel, rows) : pack_blocks(m, panel, rows);
+    }
   }
 }
 
@@ -259,6 +295,7 @@ void dequantize_row(const PackedMatrix& m, int32_t row, float* out) {
   const int lane = m.interleaved ? local % width + (row < half ? 0 : width) : row % kPanel;
   const uint8_t* p = m.data + panel * m.panel_bytes;
   if (is_float(m.format)) return unpack_floats(m, p, lane, out);
+  if (m.format == Format::W8A8) return unpack_channels(m, p, lane, out);
   with_layout(m.format, [&](auto layout) { dequantize_lane<decltype(layout)>(m, p, lane, out); });
 }
 

@@ -9,6 +9,7 @@
 //   2 bits   [2][64][4]                     bits 2t, 2t+1 of line s: K-step 4 s + t
 // then its scales, then its minimums, each [64]. A weight is scale * (q - kZero), or scale * q + min.
 // K-quants keep their two levels: a header with fp16 d[64] (and dmin[64]) before every 8 blocks, small integers inside.
+// w8a8 has a scale per output: its blocks hold codes only, and after the last one the panel ends with fp32 scales [64].
 // Floats: f32 [K][64], f16 [K][64], bf16 [(K + 1) / 2][64][2].
 //
 // Nothing is requantized: what comes out is what the file's format defines, bit for bit.
@@ -18,8 +19,8 @@
 
 namespace forno {
 
-enum class Format : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL };
-constexpr int32_t kNumFormats = 12;
+enum class Format : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, W8A8 };
+constexpr int32_t kNumFormats = 13;
 
 constexpr int32_t kPanel = 64;      // outputs side by side
 constexpr int32_t kBlock = 32;      // weights along K that share a scale
@@ -58,6 +59,8 @@ struct Source {
   Format format;             // another than the matrix's: f32, f16 or bf16 rows, quantized to q8_0 or q4_1
   const int32_t* row_order;  // null, or [row_order_length]: row i of the matrix is row row_order[i] of data
   size_t row_order_length;
+  const float* scales;       // of w8a8 [scales_length], by the rows of data; else null
+  size_t scales_length;
 };
 
 // Fills panels [first, last) from one source, or from gate and up of an interleaved matrix. Disjoint ranges may be
@@ -106,6 +109,12 @@ using LayoutQ5_K = BlockLayout<5, false, true, true>;
 using LayoutQ6_K = BlockLayout<6, false, true, false>;
 using LayoutIQ4_NL = BlockLayout<4, true, false, false>;
 
+struct LayoutW8A8 {
+  static constexpr int kZero = 128;
+  static constexpr int kBlockBytes = kBlock * kPanel;
+  static constexpr int kScaleBytes = kPanel * 4;
+};
+
 // The values of IQ4_NL's 16 codes, plus 128.
 constexpr uint8_t kIq4Values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -122,7 +131,7 @@ inline void with_layout(Format format, F&& f) {
     case Format::Q5_K: return f(LayoutQ5_K{});
     case Format::Q6_K: return f(LayoutQ6_K{});
     case Format::IQ4_NL: return f(LayoutIQ4_NL{});
-    default: return;  // floats have no blocks
+    default: return;  // floats have no blocks, w8a8 no scales in them
   }
 }
 

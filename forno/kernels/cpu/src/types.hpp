@@ -7,12 +7,13 @@
 
 namespace forno {
 
-enum class DType : int32_t { F32 = 0, BF16 = 1, S8 = 2, I32 = 3 };
+enum class DType : int32_t { F32 = 0, BF16 = 1, S8 = 2, I32 = 3, S8_ROW = 4 };
 
 // A 2-D value: row r starts at data + r * stride (bytes, a multiple of 64 for whole buffers).
 // F32 and BF16 rows are plain arrays and may be column views (data already points at the first column).
 // An S8 row holds  int8 q[width] | float scale[width / 32] | int32 sum[width / 32]  with width % 32 == 0;
 // x[i] ~= q[i] * scale[i / 32], sum[g] = sum of q over group g. S8 values are never column views.
+// An S8_ROW row is the same with all of it in one group:  int8 q[width] | float scale | int32 sum.
 struct View {
   char* data;
   int64_t stride;
@@ -105,10 +106,10 @@ struct KvCache {
 struct PackedMatrix;  // packed.hpp
 
 struct EmbedArgs { View out; const PackedMatrix* weight; };
-struct RmsNormArgs { View x, out; const float* weight; float eps; int32_t group; };  // out F32, BF16 or S8
-struct QuantizeArgs { View x, out; };                                               // F32 -> S8 or BF16
+struct RmsNormArgs { View x, out; const float* weight; float eps; int32_t group; };  // out any type; S8_ROW: one group
+struct QuantizeArgs { View x, out; };                                               // F32 -> S8, S8_ROW or BF16
 struct AddArgs { View a, b, out; };
-struct SiluMulArgs { View gate, up, out; };                                         // out F32, BF16 or S8
+struct SiluMulArgs { View gate, up, out; };                                         // out any type
 struct GatherArgs { View x, out; };                                                 // rows Step::outputs[i].row
 struct RopeArgs { View x, out; int32_t heads, head_dim, rope_dim; const float* cos_sin; };
 // cos_sin: [max_positions][rope_dim]: cos of each pair, then sin of each pair; attention_factor applied.
@@ -136,7 +137,7 @@ struct AttentionArgs {
 constexpr int32_t kMaxParts = 4;
 struct LinearPart { const PackedMatrix* weight; const float* bias; int32_t column; };  // first output column
 struct LinearArgs {
-  View x;                 // F32, BF16 or S8, whatever the weights' codec wants
+  View x;                 // F32, BF16, S8 or S8_ROW, whatever the weights' codec wants
   View out;               // F32, BF16 or S8
   View residual;          // data null: none. F32; may be the same memory as out
   int32_t num_parts;

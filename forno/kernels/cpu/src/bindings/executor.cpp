@@ -39,6 +39,7 @@ using PartSpec = std::tuple<nb::object, int32_t, int32_t>;  // packed matrix, bi
 int64_t row_bytes(int32_t width, DType dtype) {
   switch (dtype) {
     case DType::S8: return int64_t(width) + int64_t(width / 32) * 8;
+    case DType::S8_ROW: return int64_t(width) + 8;
     case DType::BF16: return int64_t(width) * 2;
     default: return int64_t(width) * 4;
   }
@@ -72,6 +73,7 @@ class Builder {
     const int32_t length = group ? group : args.x.width;
     require(args.x.dtype == DType::F32 && args.x.width == args.out.width && group >= 0 && args.x.width % length == 0,
             "rms_norm: the shapes do not fit");
+    require(args.out.dtype != DType::S8_ROW || length == args.x.width, "rms_norm: a scale per row needs the row as one group");
     args.weight = constant_of(weight, length);
     executor_.add(args, axis);
   }
@@ -137,6 +139,7 @@ class Builder {
     AttentionArgs args{view(q), view(out), kv, heads, kv.kv_heads, kv.k_dim, scale, window, softcap, nullptr, 0};
     require(args.q.width == int64_t(heads) * kv.k_dim && args.out.width == int64_t(heads) * kv.v_dim && all_f32({args.q}),
             "attention: the shapes do not fit");
+    require(args.out.dtype != DType::S8_ROW, "attention computes a row in parts, so it cannot scale it as one");
     executor_.add(args, Axis::Rows);
   }
 
@@ -175,9 +178,10 @@ class Builder {
   View view(const ViewSpec& spec, int32_t rows) const {
     const auto& [offset, stride, width, dtype] = spec;
     require(width > 0 && offset >= 0 && stride > 0 && stride % 4 == 0 && offset % 4 == 0, "a view has an absurd shape");
-    require(dtype >= 0 && dtype <= int32_t(DType::I32), "a view has an unknown type");
+    require(dtype >= 0 && dtype <= int32_t(DType::S8_ROW), "a view has an unknown type");
     const DType type = static_cast<DType>(dtype);
-    require(type != DType::S8 || (width % 32 == 0 && offset % 64 == 0), "an s8 view needs groups of 32 and alignment");
+    require((type != DType::S8 && type != DType::S8_ROW) || (width % 32 == 0 && offset % 64 == 0),
+            "an s8 view needs groups of 32 and alignment");
     const int64_t bytes = static_cast<int64_t>(executor_.activation_bytes());
     require(row_bytes(width, type) <= stride && stride <= bytes, "a view's rows overlap");
     require(offset <= bytes && stride * int64_t(rows - 1) + row_bytes(width, type) <= bytes - offset,
@@ -211,6 +215,7 @@ class Builder {
     if (residual) args.residual = view(*residual);
     require(!parts.empty() && parts.size() <= size_t(kMaxParts), "linear: there must be 1 to 4 parts");
     require(!silu_mul || parts.size() == 1, "linear: gate and up are one part");
+    require(out.dtype != DType::S8_ROW, "linear: a row is computed in parts, so it cannot be scaled as one");
     require(!residual || (args.residual.width == out.width && args.residual.dtype == DType::F32),
             "linear: the residual does not fit");
     int64_t columns = 0;
@@ -218,6 +223,7 @@ class Builder {
       const PackedMatrix* matrix = keep(weight);
       require(matrix->k == x.width && column == columns, "linear: a part does not fit");
       require(matrix->interleaved == silu_mul, "linear: only gate and up are interleaved");
+      require((matrix->format == Format::W8A8) == (x.dtype == DType::S8_ROW), "linear: w8a8 reads rows with one scale, and only it does");
       const int64_t bias_length = silu_mul ? int64_t(matrix->panels) * kPanel : matrix->n;
       args.parts[args.num_parts++] = {matrix, bias < 0 ? nullptr : constant_of(bias, bias_length), column};
       columns += silu_mul ? matrix->n / 2 : matrix->n;

@@ -31,6 +31,7 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Scales = std::optional<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 using Floats1 = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats2 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <class T>
@@ -57,11 +58,19 @@ DType dtype_of(const std::string& name) {
   if (name == "f32") return DType::F32;
   if (name == "bf16") return DType::BF16;
   if (name == "s8") return DType::S8;
-  throw std::invalid_argument("dtype must be f32, bf16 or s8, got '" + name + "'");
+  if (name == "s8_row") return DType::S8_ROW;
+  throw std::invalid_argument("dtype must be f32, bf16, s8 or s8_row, got '" + name + "'");
 }
 
+bool is_int8(DType dtype) { return dtype == DType::S8 || dtype == DType::S8_ROW; }
+
+// Columns that share a scale.
+int64_t group_of(DType dtype, int64_t width) { return dtype == DType::S8_ROW ? width : 32; }
+
 int64_t row_stride(DType dtype, int64_t width) {
-  const int64_t bytes = dtype == DType::F32 ? 4 * width : dtype == DType::BF16 ? 2 * width : width + width / 32 * 8;
+  const int64_t bytes = dtype == DType::F32    ? 4 * width
+                        : dtype == DType::BF16 ? 2 * width
+                                               : width + (width ? width / group_of(dtype, width) * 8 : 0);
   return (bytes + 63) / 64 * 64;
 }
 
@@ -72,7 +81,7 @@ struct Activations {
   Activations(int64_t rows, int64_t width, DType dtype)
       : memory(size_t(rows * row_stride(dtype, width))),
         view{memory.data.get(), row_stride(dtype, width), int32_t(width), dtype} {
-    if (dtype == DType::S8 && width % 32) throw std::invalid_argument("an s8 row has whole groups of 32, got width " + std::to_string(width));
+    if (is_int8(dtype) && width % 32) throw std::invalid_argument("an s8 row has whole groups of 32, got width " + std::to_string(width));
   }
 };
 
@@ -105,8 +114,8 @@ void on_workers(int32_t threads, F&& f) {
 // An activation array as Python sees it: f32 [rows, width]; bf16 as its uint16 bits; s8 as (q, scale, sum).
 nb::object to_python(Activations& a, int64_t rows) {
   const size_t m = size_t(rows), width = size_t(a.view.width);
-  if (a.view.dtype == DType::S8) {
-    const size_t groups = width / 32;
+  if (is_int8(a.view.dtype)) {
+    const size_t groups = width ? width / size_t(group_of(a.view.dtype, a.view.width)) : 0;
     Buffer q(m * width), scale(m * groups * 4), sum(m * groups * 4);
     for (size_t r = 0; r < m; ++r) {
       const char* p = a.view.data + int64_t(r) * a.view.stride;
@@ -142,20 +151,22 @@ class WeightMemory {
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
-Source source_of(const PackedMatrix& m, const Bytes& data, const std::string& format, const std::optional<Order>& order) {
+Source source_of(const PackedMatrix& m, const Bytes& data, const std::string& format, const std::optional<Order>& order,
+                 const Scales& scales) {
   return {data.data(), data.size(), format.empty() ? m.format : format_of(format.c_str()), order ? order->data() : nullptr,
-          order ? order->size() : 0};
+          order ? order->size() : 0, scales ? scales->data() : nullptr, scales ? scales->size() : 0};
 }
 
 void pack_rows(PackedMatrix& m, const Bytes& data, const std::string& format, const std::optional<Order>& order, int32_t first,
-               int32_t last) {
-  const Source source = source_of(m, data, format, order);
+               int32_t last, const Scales& scales) {
+  const Source source = source_of(m, data, format, order, scales);
   nb::gil_scoped_release release;
   pack(m, &source, 1, first, last < 0 ? m.panels : last);
 }
 
-void pack_gate_up(PackedMatrix& m, const Bytes& gate, const Bytes& up, const std::string& format, int32_t first, int32_t last) {
-  const Source sources[2] = {source_of(m, gate, format, std::nullopt), source_of(m, up, format, std::nullopt)};
+void pack_gate_up(PackedMatrix& m, const Bytes& gate, const Bytes& up, const std::string& format, int32_t first, int32_t last,
+                  const Scales& gate_scales, const Scales& up_scales) {
+  const Source sources[2] = {source_of(m, gate, format, std::nullopt, gate_scales), source_of(m, up, format, std::nullopt, up_scales)};
   nb::gil_scoped_release release;
   pack(m, sources, 2, first, last < 0 ? m.panels : last);
 }
@@ -193,6 +204,7 @@ NumpyMatrix<float> embed(const PackedMatrix& m, const Order& ids, const std::str
 }
 
 DType activation_dtype(Format format) {
+  if (format == Format::W8A8) return DType::S8_ROW;
   return format == Format::BF16 ? DType::BF16 : format == Format::F32 || format == Format::F16 ? DType::F32 : DType::S8;
 }
 
@@ -224,6 +236,7 @@ struct LinearCall {
         x(int64_t(input.shape(0)), int64_t(input.shape(1)), weights.empty() ? DType::F32 : activation_dtype(weights[0]->format)),
         out(rows < 0 ? 0 : rows, width_of(weights, silu_mul), out_dtype) {
     const int64_t available = int64_t(input.shape(0));
+    if (out_dtype == DType::S8_ROW) throw std::invalid_argument("a linear computes a row in parts, so it cannot scale it as one");
     if (rows < 0 || row_begin < 0 || row_end > available) throw std::invalid_argument("the rows are outside x");
     if (int64_t(input.shape(1)) != weights[0]->k)
       throw std::invalid_argument("x has width " + std::to_string(input.shape(1)) + ", the weights " + std::to_string(weights[0]->k));
@@ -284,14 +297,19 @@ nb::tuple time_linear(const Floats2& x, const std::vector<const PackedMatrix*>& 
   for (const PackedMatrix* m : matrices)
     calls.push_back(std::make_unique<LinearCall>(kernels, x, std::vector<const PackedMatrix*>{m}, m->interleaved, DType::F32, 0, 0));
   const DType dtype = activation_dtype(matrices.at(0)->format);
-  PeakUnit unit = dtype == DType::S8 ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
+  PeakUnit unit = is_int8(dtype) ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
   if (!kernels.peak(unit, 1)) unit = PeakUnit::FP32;  // what the kernels fall back to
   double best = 1e30, ceiling = 0;
   {
     nb::gil_scoped_release release;
     on_workers(1, [&](Worker& worker) {
       for (int32_t i = 0; i < repeats; ++i) {
-        best = std::min(best, seconds_of([&] { for (const auto& call : calls) call->run(worker); }));
+        best = std::min(best, seconds_of([&] {
+          for (const auto& call : calls) {
+            *worker.ticket = 0;  // each call is an op of its own, with all its units to take
+            call->run(worker);
+          }
+        }));
         int64_t operations = 0;
         const double seconds = seconds_of([&] { operations = kernels.peak(unit, 20000); });
         ceiling = std::max(ceiling, double(operations) / seconds);
@@ -327,11 +345,12 @@ void bind_linear(nb::module_& m) {
       }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "memory"_a = nb::none(), nb::keep_alive<1, 6>(),
          "Allocate, or take a part of `memory`. ValueError if n or k do not suit the format, or `memory` is used up.")
       .def("pack", &pack_rows, "data"_a, "source_format"_a = "", "row_order"_a = nb::none(), "first"_a = 0, "last"_a = -1,
+           "scales"_a = nb::none(),
            "Fill panels [first, last) (64 rows each; -1: all) from `data`: n rows as the file holds them, uint8. Disjoint ranges may be\n"
            "packed by several threads; the GIL is released. `source_format` f32, f16 or bf16 quantizes to a matrix of format q8_0\n"
            "(symmetric, amax / 127) or q4_1 (asymmetric, a least-squares scale and minimum: closer than symmetric int4 for half a bit\n"
-           "more). ValueError if a length does not fit or a value cannot be quantized.")
-      .def("pack_gate_up", &pack_gate_up, "gate"_a, "up"_a, "source_format"_a = "", "first"_a = 0, "last"_a = -1,
+           "more). w8a8 takes f32 `scales` [n] beside its codes. ValueError if a length does not fit or a value cannot be quantized.")
+      .def("pack_gate_up", &pack_gate_up, "gate"_a, "up"_a, "source_format"_a = "", "first"_a = 0, "last"_a = -1, "gate_scales"_a = nb::none(), "up_scales"_a = nb::none(),
            "The same for an interleaved matrix, from its two sources of n / 2 rows. A panel holds 32 rows of each.")
       .def("dequantize", &dequantize, "The weights as f32 [n, k], bit for bit what the format defines; interleaved: gate's rows, then up's.")
       .def_ro("n", &PackedMatrix::n)
@@ -342,7 +361,7 @@ void bind_linear(nb::module_& m) {
       .def_prop_ro("format", [](const PackedMatrix& p) { return format_name(p.format); });
 
   m.def("quantize", &quantize, "x"_a, "dtype"_a = "s8", "isa"_a = "auto", "threads"_a = 1,
-        "f32 [rows, width] to s8, as (q, scale, sum), or to bf16, as uint16 bits.");
+        "f32 [rows, width] to s8 or s8_row, as (q, scale, sum), or to bf16, as uint16 bits.");
   m.def("embed", &embed, "weight"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1, "Rows of a packed matrix as f32; NaN for ids outside it.");
   m.def("linear", &linear, "x"_a, "weights"_a, "biases"_a = std::vector<std::optional<Floats1>>{}, "residual"_a = nb::none(),
         "silu_mul"_a = false, "out_dtype"_a = "f32", "row_begin"_a = 0, "row_end"_a = 0, "isa"_a = "auto", "threads"_a = 1,

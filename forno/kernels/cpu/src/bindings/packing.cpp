@@ -1,6 +1,7 @@
 // All matrices of a model packed in one call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../pack_jobs.hpp"
@@ -21,14 +23,17 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Given = std::tuple<PackedMatrix*, std::vector<Bytes>, std::string, std::optional<Order>, bool>;
+using Scales = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Array = std::pair<Bytes, std::optional<Scales>>;
+using Given = std::tuple<PackedMatrix*, std::vector<Array>, std::string, std::optional<Order>, bool>;
 
 PackJob job_of(const Given& given) {
   const auto& [matrix, arrays, format, order, mapped] = given;
   PackJob job{matrix, {}, mapped};
-  for (const Bytes& data : arrays)
-    job.sources.push_back({data.data(), data.size(), format.empty() ? matrix->format : format_of(format.c_str()),
-                           order ? order->data() : nullptr, order ? order->size() : 0});
+  const Format source = format.empty() ? matrix->format : format_of(format.c_str());
+  for (const auto& [data, scales] : arrays)
+    job.sources.push_back({data.data(), data.size(), source, order ? order->data() : nullptr, order ? order->size() : 0,
+                           scales ? scales->data() : nullptr, scales ? scales->size() : 0});
   return job;
 }
 
@@ -47,7 +52,7 @@ std::optional<std::tuple<int64_t, std::string>> pack_given(const std::vector<Giv
 void bind_packing(nb::module_& m) {
   m.def("pack_all", &pack_given, "jobs"_a, "threads"_a,
         "Fill matrices on several threads; the GIL is released. A job is (matrix, sources, source_format, row_order, mapped): one\n"
-        "source, or gate and up, as PackedMatrix.pack takes them; `mapped`: the sources are whole mapped files' pages, dropped from\n"
+        "(data, scales), or gate's and up's, as PackedMatrix.pack takes them; `mapped`: the sources are whole mapped files' pages, dropped from\n"
         "this process once read. Returns None, or the (index, message) of a job whose source does not fit.");
 }
 

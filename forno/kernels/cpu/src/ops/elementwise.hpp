@@ -12,7 +12,7 @@ FORNO_INLINE const float* row_f32(const View& v, int64_t row) {
 }
 
 // out[row][column + i] = f(i, n) for i in 0, kLanes, ... < count, where f returns a vector of which n lanes are used.
-// For S8 outputs column and count are multiples of 32.
+// For S8 outputs column and count are multiples of 32; for S8_ROW they are the whole row, and f is asked twice.
 template <class F>
 FORNO_INLINE void write_columns(const View& out, int64_t row, int32_t column, int32_t count, F&& f) {
   char* base = out.data + row * out.stride;
@@ -26,6 +26,7 @@ FORNO_INLINE void write_columns(const View& out, int64_t row, int32_t column, in
     }
     return;
   }
+  if (out.dtype == DType::S8_ROW) return quantize_whole_row(out, row, [&](int32_t i) { return f(i, kLanes); });
   for (int32_t i = 0; i < count; i += kLanes) {
     const int n = count - i < kLanes ? count - i : kLanes;
     const vf v = f(i, n);

@@ -3,6 +3,7 @@
 // rows the panel's codes are first expanded to bytes in scratch, one slice of K at a time. No result bit depends on
 // any of that (see linear_tile.hpp).
 #pragma once
+#include "linear_channel.hpp"
 #include "linear_epilogue.hpp"
 #include "linear_tile.hpp"
 
@@ -103,11 +104,11 @@ Unit next_unit(const LinearArgs& args, const LinearPlan& plan, int32_t rows, con
   return first < following.units ? unit_of(*args.next, following, first) : Unit{};
 }
 
-// As much of a unit's weights as is worth having in cache before it starts.
+// As much of a unit's weights as is worth having in cache before it starts: a slice or, where K is not cut into slices, all.
 Range fetched_of(const Unit& u) {
-  constexpr int64_t kMost = 128 << 10;
+  const int64_t most = (u.part->weight->format == Format::W8A8 ? 384 : 128) << 10;
   const int64_t bytes = u.part->weight->panel_bytes;
-  return {u.weights(), u.weights() + (bytes < kMost ? bytes : kMost)};
+  return {u.weights(), u.weights() + (bytes < most ? bytes : most)};
 }
 
 // Terms of rows [row0, row1), for the weights' format they were made for: [slices][row1 - row0][RowTerms::kPitch].
@@ -240,6 +241,18 @@ void run_blocks(const LinearArgs& args, const Unit& u, Scratch& scratch) {
   }
 }
 
+template <int V>
+void run_channels(const LinearArgs& args, const Unit& u, Scratch& scratch) {
+  TileArgs tile = tile_args(args, u);
+  tile.first = true;
+  tile.count = u.part->weight->k / kBlock;
+  tile.x = args.x.data;
+  tile.x_scale = args.x.data + u.part->weight->k;
+  tile.weights = u.weights();
+  if (spreads_fetching(u)) tile.ahead = u.next;
+  run_tiles<ChannelTiles<V>>(args, u, tile, scratch, 0, true);
+}
+
 template <Format F, int V>
 void run_floats(const LinearArgs& args, const Unit& u, Scratch& scratch) {
   const PackedMatrix& w = *u.part->weight;
@@ -250,7 +263,9 @@ void run_floats(const LinearArgs& args, const Unit& u, Scratch& scratch) {
     tile.first = k == 0;
     tile.x = args.x.data + int64_t(k) * kXBytes;
     tile.weights = u.weights() + int64_t(k) * kPanel * kWeightBytes;
-    run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, 0, k + tile.count == w.k);
+    const bool last = k + tile.count == w.k;
+    tile.ahead = last && spreads_fetching(u) ? u.next : Range{};
+    run_tiles<FloatTiles<F, V>>(args, u, tile, scratch, 0, last);
   }
 }
 
@@ -260,6 +275,7 @@ void run_unit(const LinearArgs& args, const Unit& u, Scratch& scratch) {
   if (format == Format::F32) return run_floats<Format::F32, V>(args, u, scratch);
   if (format == Format::F16) return run_floats<Format::F16, V>(args, u, scratch);
   if (format == Format::BF16) return run_floats<Format::BF16, V>(args, u, scratch);
+  if (format == Format::W8A8) return run_channels<V>(args, u, scratch);
   with_layout(format, [&](auto layout) { run_blocks<decltype(layout), V>(args, u, scratch); });
 }
 

@@ -187,7 +187,8 @@ template <Format F, int R, int V>
 void tile_floats(const TileArgs& args) {
   constexpr bool kPairs = F == Format::BF16;
   constexpr int kLaneBytes = F == Format::F16 ? 2 : 4, kLine = kLaneBytes * kPanel;  // per weight, or pair of weights, of K
-  StepFetch pages(args.pages, int64_t(args.columns / (V * kLanes)) * (kPairs ? args.count / 2 + 1 : args.count));
+  const int64_t steps = int64_t(args.columns / (V * kLanes)) * (kPairs ? args.count / 2 + 1 : args.count);
+  StepFetch ahead(args.ahead, steps), pages(args.pages, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     vf acc[R][V];
 #pragma GCC unroll 6
@@ -198,7 +199,10 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
-      pages.step<kPageLocality>();
+      if constexpr (R > 2) {
+        ahead.step<3>();
+        pages.step<kPageLocality>();
+      }
       if (args.prefetch)
         for (int j = 0; j < V * kLanes * kLaneBytes; j += 64) __builtin_prefetch(w + kPrefetchWeights * kLine + j, 0, 3);
 #pragma GCC unroll 6

@@ -1,8 +1,9 @@
-// Activations to int8 in groups of 32 with an fp32 scale, or to bfloat16. The row helpers are the epilogues of every
+// Activations to int8 with an fp32 scale per group of 32 or per row, or to bfloat16. The row helpers are the epilogues of every
 // op whose output a block-quantized linear reads, so one definition serves them all.
 #pragma once
 #include "../isa/simd.hpp"
 #include "../work.hpp"
+#include "quantize_row.hpp"
 
 namespace forno {
 namespace {
@@ -124,6 +125,8 @@ inline void store_row(const View& out, int64_t row, const float* x) {
   char* p = out.data + row * out.stride;
   if (out.dtype == DType::S8)
     quantize_row_s8(x, out.width, s8_row(out, row));
+  else if (out.dtype == DType::S8_ROW)
+    quantize_whole_row(out, row, [&](int32_t i) { return vload(x + i); });
   else if (out.dtype == DType::BF16)
     round_row_bf16(x, out.width, reinterpret_cast<uint16_t*>(p));
   else if (reinterpret_cast<const char*>(x) != p)

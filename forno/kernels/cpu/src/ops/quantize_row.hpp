@@ -1,0 +1,49 @@
+// Activations to int8 with one fp32 scale per row, what w8a8 weights read (S8_ROW of View in types.hpp).
+#pragma once
+#include "../isa/simd.hpp"
+#include "../types.hpp"
+
+namespace forno {
+namespace {
+
+// What a row's largest |x|, given as its bits, makes of it: q = round_to_even(x * inverse), x ~= q * scale.
+// A NaN or infinity makes the scale NaN, so that it reaches the logits instead of becoming a silent zero: as integers,
+// the bits of |NaN| exceed those of infinity, which exceed every finite number's. Rows below 2^-118 become zero,
+// since 127 / amax would overflow or the scale be subnormal. Where inverse is 0, all of q is.
+struct S8Scale {
+  float scale, inverse;
+
+  explicit FORNO_INLINE S8Scale(int32_t top) {
+    float amax;
+    std::memcpy(&amax, &top, 4);
+    const bool usable = top < 0x7f800000 && amax >= 0x1p-118f;
+    scale = usable ? amax / 127.0f : top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
+    inverse = usable ? 127.0f / amax : 0.0f;
+  }
+};
+
+// Bits of |x|, to compare as integers.
+FORNO_INLINE vi magnitude_bits(vf x) { return reinterpret_cast<vi>(vabs(x)); }
+
+// A whole S8_ROW row; x(i) is the vector of columns from i on, asked for twice. width % 32 == 0.
+template <class X>
+FORNO_INLINE void quantize_whole_row(const View& out, int64_t row, X&& x) {
+  char* p = out.data + row * out.stride;
+  int8_t* q = reinterpret_cast<int8_t*>(p);
+  vi bits{}, total{};
+  for (int32_t i = 0; i < out.width; i += kLanes) bits = vmax(bits, magnitude_bits(x(i)));
+  const S8Scale found(vmax_lane(bits));
+  if (found.inverse == 0) std::memset(q, 0, size_t(out.width));
+  else
+    for (int32_t i = 0; i < out.width; i += kLanes) {
+      const vi v = vround_words(x(i) * found.inverse);
+      vstore_s8(q + i, v);
+      total += v;
+    }
+  const int32_t sum = vsum(total);
+  std::memcpy(p + out.width, &found.scale, 4);
+  std::memcpy(p + out.width + 4, &sum, 4);
+}
+
+}  // namespace
+}  // namespace forno
