@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from forno.kernels.reference.numerics import round_bf16, round_kv_s8
 from forno.program.program import CacheSpec
 
-_ROUND = {"bf16": round_bf16, "int8": round_kv_s8, "float32": np.asarray}
+_ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {"bf16": round_bf16, "int8": round_kv_s8, "float32": np.asarray}
 """What a cache of each type keeps of float32 values."""
 
 
