@@ -75,19 +75,18 @@ FORNO_INLINE void store_query<KvDType::INT8>(const float* q, int dim, int kp, vf
   std::memcpy(&amax, &top, 4);
   const bool finite = top < 0x7f800000, tiny = amax < 0x1p-100f;  // a NaN scale makes every score NaN
   const vf inverse = vset(!finite || tiny ? 0.0f : 127.0f / amax);
-  Int8Start* start = reinterpret_cast<Int8Start*>(out + 2 * kp + 4);
-  vi high_sum{}, low_sum{};
+  vi sum{};
   for (int d = 0; d < kp; d += kLanes) {
     const vf v = finite ? vload(q + d, dim - d) * scale * inverse : vf{};
     const vf high = vround(v);
     const vi high_digit = vround_words(high), low_digit = vround_words((v - high) * vset(128.0f));
     vstore_s8(reinterpret_cast<int8_t*>(out) + d, high_digit);
     vstore_s8(reinterpret_cast<int8_t*>(out) + kp + d, low_digit);
-    high_sum += high_digit;
-    low_sum += low_digit;
+    sum += 128 * high_digit + low_digit;
     if ((d + kLanes) % kKvGroup != 0 && d + kLanes < kp) continue;
-    start[d / kKvGroup] = {-128 * vsum(high_sum), -128 * vsum(low_sum)};
-    high_sum = low_sum = vi{};
+    const int32_t start = -128 * vsum(sum);
+    std::memcpy(out + 2 * kp + 4 + d / kKvGroup * 4, &start, 4);
+    sum = vi{};
   }
   const float unit = finite ? amax / (127.0f * 128.0f) : __builtin_nanf("");
   std::memcpy(out + 2 * kp, &unit, sizeof unit);
