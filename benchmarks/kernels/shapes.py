@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.weights import random_weights
+from benchmarks.weights import held_as, random_tensor
 from forno.kernels.cpu import cpuinfo
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
@@ -54,7 +55,7 @@ _PATTERN = 1 << 16
 def program_for(model: str, codec: str, layers: int, kv: str = "bf16", disable: Iterable[str] = ()) -> Program:
     """``model`` with ``layers`` layers, its matrices held as ``codec`` where their rows allow it."""
     program = build_program({**MODELS[model], "num_hidden_layers": layers})
-    formats = {name: fitting(codec, spec.shape[-1]) for name, spec in program.weights.items()}
+    formats = {name: fitting(held_as(codec, name), spec.shape[-1]) for name, spec in program.weights.items()}
     return passes.apply(program.with_formats(formats).with_kv_dtype(kv), disable)
 
 
@@ -80,14 +81,14 @@ class RandomTensors(Mapping[str, Tensor]):
 
     def __init__(self, program: Program) -> None:
         self._weights = program.weights
-        self._made: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         spec = self._weights[name]
         key = (spec.format, spec.shape)
         if key not in self._made:
-            self._made[key] = _random_bytes(*key)
-        return Tensor(name, spec.shape, spec.format, self._made[key])
+            self._made[key] = _random(*key)
+        return replace(self._made[key], name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -96,12 +97,14 @@ class RandomTensors(Mapping[str, Tensor]):
         return len(self._weights)
 
 
-def _random_bytes(form: str, shape: tuple[int, ...]) -> np.ndarray:
+def _random(form: str, shape: tuple[int, ...]) -> Tensor:
+    """A few random rows again and again; a vector of ones."""
     if len(shape) == 1:
-        return np.ones(shape, np.float32).view(np.uint8)
+        return Tensor("", shape, form, np.ones(shape, np.float32).view(np.uint8))
     rows = min(shape[0], max(1, _PATTERN // shape[1]))
-    few = np.frombuffer(random_weights(form, (rows, *shape[1:]), np.random.default_rng(0), shape[1] ** -0.5), np.uint8)
-    return np.resize(few, len(few) // rows * shape[0])
+    few = random_tensor("", form, (rows, *shape[1:]), np.random.default_rng(0), shape[1] ** -0.5)
+    scales = None if few.scales is None else np.resize(few.scales, shape[0])
+    return replace(few, shape=shape, data=np.resize(few.data, few.data.size // rows * shape[0]), scales=scales)
 
 
 def random_runner(program: Program, isa: str, threads: int, rows: int, blocks: int, spin_us: int = SPIN_US) -> CpuRunner:
