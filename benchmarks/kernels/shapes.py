@@ -1,13 +1,13 @@
-"""The two models whose shapes kernels are measured at, with random weights in one format. Reads no file."""
+"""Programs of the models whose shapes kernels are measured at, and random weights in one format for them. Reads no file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from benchmarks.models import MODELS
 from benchmarks.weights import held_as, random_tensor
 from forno.kernels.cpu import cpuinfo
 from forno.kernels.cpu.lower import Limits
@@ -20,41 +20,19 @@ from forno.program.program import Program
 from forno.runner.cpu import CpuRunner
 from forno.runner.setup import SPIN_US
 
-_COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
-MODELS: dict[str, dict[str, Any]] = {
-    "SmolLM2-135M": {
-        **_COMMON,
-        "model_type": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-    },
-    "Qwen2.5-0.5B": {
-        **_COMMON,
-        "model_type": "qwen2",
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-    },
-}
-"""``config.json`` by name."""
 FALLBACKS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
 """What llama-quantize takes where a row is no multiple of 256 weights."""
 BLOCK = 32
 """Tokens of a KV block."""
+POSITIONS = 4096
+"""The longest sequence."""
 _PATTERN = 1 << 16
 """Weights after which a random matrix repeats itself: its speed does not depend on its values."""
 
 
 def program_for(model: str, codec: str, layers: int, kv: str = "bf16", disable: Iterable[str] = ()) -> Program:
     """``model`` with ``layers`` layers, its matrices held as ``codec`` where their rows allow it."""
-    program = build_program({**MODELS[model], "num_hidden_layers": layers})
+    program = build_program({**MODELS[model], "num_hidden_layers": layers, "max_position_embeddings": POSITIONS})
     formats = {name: fitting(held_as(codec, name), spec.shape[-1]) for name, spec in program.weights.items()}
     return passes.apply(program.with_formats(formats).with_kv_dtype(kv), disable)
 

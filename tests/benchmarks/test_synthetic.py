@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import synthetic, writers
+from benchmarks.models import MODELS
 from benchmarks.weights import to_bf16
 from benchmarks.writers import Source
 from forno.loader.dequant import dequantize
@@ -17,7 +18,7 @@ from forno.models import build_program
 from forno.text import load_tokenizer
 
 TEXT = "The quick brown fox returns 12345 objects,\n  or 'none'."
-TINY: dict[str, Any] = synthetic.SHAPES["qwen2.5-0.5b"] | {
+TINY: dict[str, Any] = MODELS["qwen2.5-0.5b"] | {
     "vocab_size": 9000,
     "hidden_size": 64,
     "intermediate_size": 96,
