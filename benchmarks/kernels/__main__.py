@@ -24,7 +24,7 @@ from forno.kernels.cpu import cpuinfo
 from forno.program.formats import FORMATS
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 512)
-QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_1", "q8_0")
+QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_1", "q8_0", "w8a8")
 ALL_KERNELS = (*KERNELS, "attention")
 SECONDS, QUICK_SECONDS = 0.1, 0.04
 """Length of each measurement."""
