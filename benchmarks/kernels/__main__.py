@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--isa", default=_native.available_isas()[0], choices=_native.available_isas())
     parser.add_argument("--threads", type=int, default=cpuinfo.usable_threads())
     parser.add_argument("--rows", type=_numbers, help="numbers of rows, comma-separated")
-    parser.add_argument("--quick", action="store_true", help="few codecs and shapes, half a minute")
+    parser.add_argument("--quick", action="store_true", help="few codecs and shapes, 15 s")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(arguments)
     options.codecs = options.codecs or (QUICK_CODECS if options.quick else tuple(FORMATS))
