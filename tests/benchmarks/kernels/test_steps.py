@@ -112,7 +112,7 @@ def test_every_kind_belongs_to_a_kernel() -> None:
 def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse([]).codecs == tuple(FORMATS)
     quick = parse(["--quick", "--rows", "1,2"])
-    assert (quick.codecs, quick.rows) == (("q4_1", "q8_0"), (1, 2))
+    assert (quick.codecs, quick.rows) == (("q4_1", "q8_0", "w8a8"), (1, 2))
     for wrong in (["--kernels", "linear,lineer"], ["--codecs", "q9"], ["--rows", "0"]):
         with pytest.raises(SystemExit):
             parse(wrong)
