@@ -179,4 +179,4 @@ def test_which_files_are_taken(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="several safetensors files"):
         read_directory(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(FILE)
-    assert read_directory(tmp_path)[1] == (tmp_path / "model.safetensors",)
+    assert [file.path for file in read_directory(tmp_path)[1]] == [str(tmp_path / "model.safetensors")]
