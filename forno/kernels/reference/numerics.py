@@ -32,6 +32,9 @@ class S8:
     def dequantize(self) -> np.ndarray:
         return (self._groups.astype(np.float32) * self.scale[..., None]).reshape(self.q.shape)
 
+    def rows(self, index: np.ndarray) -> S8:
+        return S8(self.q[index], self.scale[index])
+
     @property
     def _groups(self) -> np.ndarray:
         return self.q.reshape(*self.scale.shape, self.q.shape[-1] // self.scale.shape[-1])

@@ -6,10 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -17,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "../arena.hpp"
 #include "../isa.hpp"
 #include "../packed.hpp"
 #include "../types.hpp"
+#include "../weight_memory.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -131,23 +129,6 @@ nb::object to_python(Activations& a, int64_t rows) {
   if (size == 4) return nb::cast(to_numpy<float>(out, m, width));
   return nb::cast(to_numpy<uint16_t>(out, m, width));
 }
-
-// Memory for the matrices of a model, handed out from front to back.
-class WeightMemory {
- public:
-  explicit WeightMemory(size_t bytes) : arena_(bytes) {}
-
-  uint8_t* take(size_t bytes) {
-    if (bytes > arena_.bytes() - used_) throw std::invalid_argument("the memory for weights is used up");
-    uint8_t* p = reinterpret_cast<uint8_t*>(arena_.data()) + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return p;
-  }
-
- private:
-  Arena arena_;
-  size_t used_ = 0;
-};
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
@@ -282,43 +263,6 @@ nb::object linear(const Floats2& x, const std::vector<const PackedMatrix*>& weig
   return to_python(call.out, call.rows);
 }
 
-double seconds_of(const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// (seconds per matrix, operations per second of the int8 or float peak loop): the best of `repeats` rounds, in each of
-// which both are measured, since a shared machine's speed drifts. Several matrices are used in turn, so that weights
-// come from memory rather than cache. One thread.
-nb::tuple time_linear(const Floats2& x, const std::vector<const PackedMatrix*>& matrices, int32_t repeats, const std::string& isa) {
-  const KernelTable& kernels = require_isa(isa);
-  std::vector<std::unique_ptr<LinearCall>> calls;
-  for (const PackedMatrix* m : matrices)
-    calls.push_back(std::make_unique<LinearCall>(kernels, x, std::vector<const PackedMatrix*>{m}, m->interleaved, DType::F32, 0, 0));
-  const DType dtype = activation_dtype(matrices.at(0)->format);
-  PeakUnit unit = is_int8(dtype) ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
-  if (!kernels.peak(unit, 1)) unit = PeakUnit::FP32;  // what the kernels fall back to
-  double best = 1e30, ceiling = 0;
-  {
-    nb::gil_scoped_release release;
-    on_workers(1, [&](Worker& worker) {
-      for (int32_t i = 0; i < repeats; ++i) {
-        best = std::min(best, seconds_of([&] {
-          for (const auto& call : calls) {
-            *worker.ticket = 0;  // each call is an op of its own, with all its units to take
-            call->run(worker);
-          }
-        }));
-        int64_t operations = 0;
-        const double seconds = seconds_of([&] { operations = kernels.peak(unit, 20000); });
-        ceiling = std::max(ceiling, double(operations) / seconds);
-      }
-    });
-  }
-  return nb::make_tuple(best / double(calls.size()), ceiling);
-}
-
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -328,10 +272,6 @@ void bind_linear(nb::module_& m) {
     return names;
   }, "Instruction sets that this machine and this build support, best first.");
 
-  nb::class_<WeightMemory>(m, "WeightMemory",
-                           "Memory for the matrices of a model side by side, in huge pages where the system grants them. Pages are\n"
-                           "touched by whoever packs into them.")
-      .def(nb::init<size_t>(), "bytes"_a);
   m.def("packed_bytes", [](const std::string& format, int64_t n, int64_t k, bool interleaved) {
     return packed_bytes(format_of(format.c_str()), n, k, interleaved);
   }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "Bytes that a PackedMatrix of this shape takes, a multiple of 64.");
@@ -366,9 +306,6 @@ void bind_linear(nb::module_& m) {
   m.def("linear", &linear, "x"_a, "weights"_a, "biases"_a = std::vector<std::optional<Floats1>>{}, "residual"_a = nb::none(),
         "silu_mul"_a = false, "out_dtype"_a = "f32", "row_begin"_a = 0, "row_end"_a = 0, "isa"_a = "auto", "threads"_a = 1,
         "x f32 [rows, k] (converted to what the weights read) times the weights, side by side. See LinearArgs in types.hpp.");
-  m.def("time_linear", &time_linear, "x"_a, "weights"_a, "repeats"_a = 5, "isa"_a = "auto",
-        "For benchmarks, on one thread: (seconds per matrix, operations per second of the peak loop), each the best of `repeats`\n"
-        "rounds that measure both. Several `weights` are used in turn, so that they come from memory rather than cache.");
 }
 
 }  // namespace forno
