@@ -209,6 +209,7 @@ void scores_int8(const char* query, int64_t query_stride, const Pages& pages, in
   scores += page * kPage;
   const int first_end = kKvGroup < dim ? kKvGroup : dim;
   scores_of_group<R, true>(query, query_stride, dim, 0, first_end, k, next, k_scale, scores);
+  for (int d = 0; d < dim; d += kKvGroup) __builtin_prefetch(next + dim * kPage + d / kKvGroup * kPage * 2);  // the scales
   for (int d = kKvGroup; d < dim; d += kKvGroup) {
     const int end = d + kKvGroup < dim ? d + kKvGroup : dim;
     k_scale += kPage;

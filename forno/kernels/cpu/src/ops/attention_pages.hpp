@@ -152,6 +152,7 @@ inline Pages find_pages(const Job& job, const SegmentWalk& at) {
     }
 #if defined(FORNO_AVX512)
     unpack_bytes(pages.v[i], kPage / 4, job.vp, v, ahead[0]);
+    for (int g = 0; g < job.vp; g += kKvGroup) __builtin_prefetch(ahead[0] + kPage * job.vp + g / kKvGroup * kPage * 2);
     pages.during_scores[i] = ahead[count];
 #else
     if (cache.dtype == KvDType::INT8) {
