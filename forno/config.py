@@ -73,7 +73,9 @@ class CacheConfig:
 
     block_size: int = option(32, "Tokens per KV block; a multiple of 32.")
     kv_cache_dtype: str = option(
-        "auto", "Type of cached K and V; auto: bf16, float32 for float32 weights.", choices=("auto", "bf16", "int8", "float32")
+        "auto",
+        "Type of cached K and V; auto: bf16, float32 for float32 weights; int8: half of bf16, a scale for every 32 values.",
+        choices=("auto", "bf16", "int8", "float32"),
     )
     kv_cache_memory: float = option(0.0, "GiB for the KV cache; 0: a quarter of the free memory, at most 4.")
     kv_cache_prefault: float = option(

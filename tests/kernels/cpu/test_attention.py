@@ -125,7 +125,7 @@ def test_matches_the_definition(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "float32"])
-@pytest.mark.parametrize(("dim", "v_dim"), [(5, 7), (17, 33), (96, 64), (24, 40)])
+@pytest.mark.parametrize(("dim", "v_dim"), [(5, 7), (17, 33), (96, 64), (24, 40), (5, 600)])
 def test_any_head_dim(isa: str, dtype: str, dim: int, v_dim: int) -> None:
     world = World(6, 2, dim, v_dim, dtype)
     s = world.sequence(150, isa)
@@ -220,6 +220,17 @@ def test_keys_before_the_window_contribute_nothing(isa: str, dtype: str) -> None
     clean = bits(world.attend(isa, [(s, 100, 200)], window=50))
     ops.kv_write(isa, 1, world.kv, [(0, 51, s.blocks)], s.k[:51] * np.nan, s.v[:51] * np.nan)
     assert (bits(world.attend(isa, [(s, 100, 200)], window=50)) == clean).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bf16", "float32"])
+def test_a_score_of_minus_infinity_is_a_weight_of_zero(isa: str, dtype: str) -> None:
+    world = World(2, 1, 16, 16, dtype)
+    s = world.sequence(200, isa)
+    s.q[150:] = np.abs(s.q[150:]) * 100
+    ops.kv_write(isa, 1, world.kv, [(0, 50, s.blocks)], np.full((50, 16), -3e38, np.float32), s.v[:50])
+    hidden = world.attend(isa, [(s, 150, 1)], window=101)  # of its own 101 keys none is of these
+    np.testing.assert_allclose(world.attend(isa, [(s, 150, 1)]), hidden, atol=2e-2 if dtype == "bf16" else 2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -66,8 +66,8 @@ FORNO_INLINE vf store_weights(char* weights, int token, const vf* w, vf total) {
 struct Seen { int lo, hi; };
 
 // Weights times the values' scales. A masked token's scale may be NaN, and 0 times NaN is not 0.
-FORNO_INLINE vf scaled_weight(vf weight, const uint16_t* scale, int token, Seen seen) {
-  const vf w = weight * vload_bf16(scale);
+FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int token, Seen seen) {
+  const vf w = weight * vload(scale);
   return seen.lo > token || seen.hi < token + kLanes ? vkeep(w, seen.lo - token, seen.hi - token, 0.0f) : w;
 }
 
@@ -94,7 +94,8 @@ struct RowWeights {
 // The weights 2^(score - most) of kPages pages from `page`; returns `total` and their lane-wise sum. As many vectors at once as
 // there are registers, page by page otherwise: the same operations on the same numbers.
 template <KvDType kType, int kPages>
-FORNO_INLINE vf weights_of_pages(const Pages& pages, int page, const float* scores, float most, const RowWeights& to, vf total) {
+FORNO_INLINE vf weights_of_pages(const Pages& pages, int page, const float* scores, float most, const RowWeights& to,
+                                 vf total) {
   vf w[kPages * kPageVectors];
   FORNO_UNROLL for (int i = 0; i < kPages * kPageVectors; ++i) w[i] = vload(scores + page * kPage + i * kLanes) - vset(most);
 #if defined(FORNO_AVX512)
@@ -112,7 +113,7 @@ FORNO_INLINE vf weights_of_pages(const Pages& pages, int page, const float* scor
     }
     FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i) total = total + here[i];
     for (int g = 0; g < to.groups; ++g) {
-      const uint16_t* scale = pages.v_scale[page + p] + g * kPage;
+      const float* scale = pages.v_scale[page + p] + g * kPage;
       vf scaled[kPageVectors];
       FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
         scaled[i] = scaled_weight(here[i], scale + i * kLanes, token + i * kLanes, to.seen);
@@ -125,10 +126,12 @@ FORNO_INLINE vf weights_of_pages(const Pages& pages, int page, const float* scor
 template <KvDType kType>
 FORNO_INLINE vf weights_of(const Pages& pages, const float* scores, float most, const RowWeights& to) {
 #if defined(FORNO_AVX512)
-  if (pages.last - pages.first == kSegmentPages) return weights_of_pages<kType, kSegmentPages>(pages, 0, scores, most, to, vf{});
+  if (pages.last - pages.first == kSegmentPages)
+    return weights_of_pages<kType, kSegmentPages>(pages, 0, scores, most, to, vf{});
 #endif
   vf total{};
-  for (int page = pages.first; page < pages.last; ++page) total = weights_of_pages<kType, 1>(pages, page, scores, most, to, total);
+  for (int page = pages.first; page < pages.last; ++page)
+    total = weights_of_pages<kType, 1>(pages, page, scores, most, to, total);
   return total;
 }
 
@@ -151,7 +154,8 @@ inline Blend blend(float* m, float* l, const float* part_m, const float* part_l,
 // One segment for the tile's rows [row, row + count): at most kRows, sharing each load of K and V. Merged into `out`, or
 // stored there.
 template <KvDType kType>
-void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out, bool merged) {
+void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out,
+                     bool merged) {
   const int64_t element = kPairs<kType> ? 2 : 4;
   const int32_t lowest = job.first_key(row) - begin, highest = job.positions[row + count - 1] + 1 - begin;
   if (lowest > pages.first * kPage) pages.first = lowest / kPage;

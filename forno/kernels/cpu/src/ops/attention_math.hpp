@@ -44,8 +44,8 @@ constexpr int kGroupWeights = kRows * kSegment * 2;
 struct Pages {
   const char* k[kSegmentPages];
   const char* v[kSegmentPages];
-  const uint16_t* k_scale[kSegmentPages];  // bf16 [groups][kPage], for INT8 only
-  const uint16_t* v_scale[kSegmentPages];
+  const uint16_t* k_scale[kSegmentPages];  // bf16 [groups][kPage], for kScaled types only
+  const float* v_scale[kSegmentPages];     // widened, since every row needs them
   // What to fetch from memory, line by line, while the scores or the sums of a page are computed: pages are scattered,
   // and the hardware's prefetcher stops at the end of each. Bursts do not work, they fill the miss queue and stall.
   const char* during_scores[kSegmentPages];
@@ -168,8 +168,8 @@ void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, in
 
 // The dims of one group; adds its part of the scores to what is there, unless it is the first.
 template <int R, bool kFirst>
-FORNO_INLINE void scores_of_group(const char* query, int64_t query_stride, int dim, int d, int end, const char* k, const char* next,
-                                  const uint16_t* k_scale, float* scores) {
+FORNO_INLINE void scores_of_group(const char* query, int64_t query_stride, int dim, int d, int end, const char* k,
+                                  const char* next, const uint16_t* k_scale, float* scores) {
   vi high[R][2], low[R][2];
   FORNO_UNROLL for (int r = 0; r < R; ++r) {
     int32_t start;

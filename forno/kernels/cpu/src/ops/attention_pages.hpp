@@ -146,17 +146,18 @@ inline Pages find_pages(const Job& job, const SegmentWalk& at) {
     if (cache.dtype == KvDType::F32 || (cache.dtype == KvDType::BF16 && kNative)) continue;
     char* k = job.pages + int64_t(i) * kPage * (job.kp + job.vp) * 4;
     char* v = k + int64_t(kPage) * job.kp * 4;
-    if (cache.dtype == KvDType::INT8) {
-      pages.k_scale[i] = reinterpret_cast<const uint16_t*>(page + cache.k_scale_offset);
-      pages.v_scale[i] = reinterpret_cast<const uint16_t*>(page + cache.v_scale_offset);
-    }
+    const uint16_t* k_scale = reinterpret_cast<const uint16_t*>(page + cache.k_scale_offset);
+    const uint16_t* v_scale = reinterpret_cast<const uint16_t*>(page + cache.v_scale_offset);
 #if defined(FORNO_AVX512)
+    float* widened = reinterpret_cast<float*>(v + kPage * job.vp * 2);  // behind the bf16 values
+    for (int g = 0; g < kv_groups(cache.v_dim) * kPage; g += kLanes) vstore(widened + g, vload_bf16(v_scale + g));
+    pages.k_scale[i] = k_scale;
+    pages.v_scale[i] = widened;
     unpack_bytes(pages.v[i], kPage / 4, job.vp, v, ahead[0]);
     for (int g = 0; g < job.vp; g += kKvGroup) __builtin_prefetch(ahead[0] + kPage * job.vp + g / kKvGroup * kPage * 2);
     pages.during_scores[i] = ahead[count];
 #else
     if (cache.dtype == KvDType::INT8) {
-      const uint16_t *k_scale = pages.k_scale[i], *v_scale = pages.v_scale[i];
       auto of_keys = [=](int d, int t) { return vload_bf16(k_scale + d / kKvGroup * kPage + t); };
       auto of_values = [=](int t, int d) { return vlow_bf16(vset_words(v_scale[d / kKvGroup * kPage + t])); };
       unpack_bytes(pages.k[i], job.kp / 4, kPage, 0x80, of_keys, k);
@@ -173,8 +174,8 @@ inline Pages find_pages(const Job& job, const SegmentWalk& at) {
   return pages;
 }
 
-// Whether some value of V in the pages [first, last) is infinite or NaN. A masked token has weight 0, but 0 times such a value is NaN: a block
-// may hold what an earlier owner, or a later token of this request, left there.
+// Whether some value of V in the pages [first, last) is infinite or NaN. A masked token has weight 0, but 0 times such a value
+// is NaN: a block may hold what an earlier owner, or a later token of this request, left there.
 template <KvDType kType>
 bool has_non_finite(const Pages& pages, int first, int last, int vp) {
   const vi upper = vset_words(0x7f800000), lower = vset_words(0x7f80);
