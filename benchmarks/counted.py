@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.kernels.shapes import BLOCK, RandomTensors
 from benchmarks.roofline import kind
+from benchmarks.weights import held_as
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
 from forno.models import build_program
@@ -59,7 +60,7 @@ class Case:
 
     def runner(self, isa: str) -> CpuRunner:
         program = build_program(CONFIG)
-        program = program.with_formats(dict.fromkeys(program.weights, self.codec)).with_kv_dtype(self.kv)
+        program = program.with_formats({name: held_as(self.codec, name) for name in program.weights}).with_kv_dtype(self.kv)
         program = passes.apply(program, () if self.fused else passes.default_passes())
         blocks = max(ROWS) * -(-(CONTEXT + 1) // BLOCK)
         limits = Limits(1, isa, 0, max(ROWS), program.max_positions, blocks, BLOCK)

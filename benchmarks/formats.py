@@ -16,12 +16,13 @@ from typing import Any
 
 from benchmarks import engine, synthetic
 from benchmarks.measure import progress, table
+from benchmarks.models import MODELS
 
 FORMATS = "Q4_0,Q8_0,Q4_K_M,BF16,w8a8"
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    source = synthetic.synthetic(synthetic.SHAPES[options.shape], 0)
+    source = synthetic.synthetic(MODELS[options.shape], 0)
     found = {}
     for form in options.formats.split(","):
         path = synthetic.make(form, source, f"{options.shape}-0", options.dir)

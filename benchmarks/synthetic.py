@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import progress
+from benchmarks.models import MODELS
 from benchmarks.peers import llamacpp
 from benchmarks.writers import Source, complete, write_directory, write_gguf
 from forno.loader.dequant import dequantize
@@ -31,25 +32,8 @@ from forno.loader.sources import resolve
 from forno.models import build_program
 from forno.text.pretokenize import family
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-0.5b": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "use_sliding_window": False,
-    }
-}
-"""``config.json`` by name."""
+SHAPES = ("qwen2.5-0.5b",)
+"""Names in ``MODELS`` that can be written as GGUF too."""
 DIRECTORIES = ("hf", "w8a8")
 """Formats that are directories."""
 DEFAULT_DIR = llamacpp.DEFAULT_DIR / "synthetic"
@@ -195,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(make(options.format, like(options.like), Path(options.like).stem, options.dir))
     else:
         print(
-            make(options.format, synthetic(SHAPES[options.shape], options.seed), f"{options.shape}-{options.seed}", options.dir)
+            make(options.format, synthetic(MODELS[options.shape], options.seed), f"{options.shape}-{options.seed}", options.dir)
         )
 
 

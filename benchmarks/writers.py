@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,9 @@ from typing import Any
 import gguf
 import numpy as np
 
+from benchmarks.weights import held_as, quantize_channels, to_bf16
 from forno.text.gguf_tokenizer import build
 
-_LINEAR = "_proj.weight"
-"""What the weights of a layer's linears end with; embedding and head stay in bf16, as checkpoint makers leave them."""
 _TOKENS = "tokenizer.ggml."
 
 
@@ -46,12 +45,6 @@ def complete(path: Path) -> Iterator[Path]:
         part = Path(scratch) / path.name
         yield part
         part.rename(path)
-
-
-def to_bf16(values: np.ndarray) -> np.ndarray:
-    """bf16 bits of float32 ``values``, rounded to nearest even: uint16 of the same shape. Values are finite."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 # --- GGUF ---
@@ -119,7 +112,8 @@ def write_directory(path: Path, source: Source, *, w8a8: bool = False) -> Path:
         _write_json(part / "tokenizer_config.json", _tokenizer_config(source.tokenizer))
         eos = source.tokenizer.get(_TOKENS + "eos_token_id")
         _write_json(part / "generation_config.json", {} if eos is None else {"eos_token_id": [eos]})
-        build(source.tokenizer).save(str(part / "tokenizer.json"))
+        tokenizer, _ = build(source.tokenizer)
+        tokenizer.save(str(part / "tokenizer.json"))
         write_safetensors(part / "model.safetensors", _tensors(source, w8a8))
     return path
 
@@ -142,22 +136,11 @@ W8A8_CONFIG: dict[str, Any] = {
 """What llm-compressor writes for its W8A8 scheme."""
 
 
-def quantize_channels(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round to nearest with one scale per output: int8 codes of ``[n, k]`` and bf16 scales (uint16 bits) ``[n, 1]``.
-
-    Codes are chosen for the scale as it is stored.
-    """
-    stored = to_bf16(np.abs(values).max(axis=1, keepdims=True) / np.float32(127))
-    scale = (stored.astype(np.uint32) << 16).view(np.float32)
-    codes = np.divide(values, scale, out=np.zeros_like(values), where=scale != 0)
-    return np.rint(codes).clip(-127, 127).astype(np.int8), stored
-
-
 def _tensors(source: Source, w8a8: bool) -> Iterator[tuple[str, str, np.ndarray]]:
     """Name, dtype and values of every tensor of the file."""
     for name in source.shapes:
         values = source.weight(name)
-        if w8a8 and name.endswith(_LINEAR):
+        if w8a8 and held_as("w8a8", name) == "w8a8":
             codes, scales = quantize_channels(values)
             yield name, "I8", codes
             yield f"{name}_scale", "BF16", scales
@@ -165,8 +148,9 @@ def _tensors(source: Source, w8a8: bool) -> Iterator[tuple[str, str, np.ndarray]
             yield name, "BF16", to_bf16(values)
 
 
-def write_safetensors(path: Path, tensors: Iterator[tuple[str, str, np.ndarray]]) -> None:
-    """One file; tensors are taken one at a time and put behind a header that is written last."""
+def write_safetensors(path: Path, tensors: Iterable[tuple[str, str, np.ndarray]]) -> None:
+    """One file of (name, safetensors' dtype, values); tensors are taken one at a time, so the header that precedes them is
+    known last."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     with tempfile.TemporaryFile(dir=path.parent) as body, path.open("wb") as out:
         end = 0
@@ -175,7 +159,7 @@ def write_safetensors(path: Path, tensors: Iterator[tuple[str, str, np.ndarray]]
             begin, end = end, end + values.nbytes
             header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [begin, end]}
         text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+        text += b" " * (-len(text) % 8)  # values stay aligned
         out.write(len(text).to_bytes(8, "little") + text)
         body.seek(0)
         while chunk := body.read(1 << 24):

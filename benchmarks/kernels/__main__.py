@@ -24,7 +24,7 @@ from forno.kernels.cpu import cpuinfo
 from forno.program.formats import FORMATS
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 512)
-QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_1", "q8_0")
+QUICK_ROWS, QUICK_CODECS = (1, 8, 64), ("q4_1", "q8_0", "w8a8")
 ALL_KERNELS = (*KERNELS, "attention")
 SECONDS, QUICK_SECONDS = 0.1, 0.04
 """Length of each measurement."""
@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--isa", default=_native.available_isas()[0], choices=_native.available_isas())
     parser.add_argument("--threads", type=int, default=cpuinfo.usable_threads())
     parser.add_argument("--rows", type=_numbers, help="numbers of rows, comma-separated")
-    parser.add_argument("--quick", action="store_true", help="few codecs and shapes, half a minute")
+    parser.add_argument("--quick", action="store_true", help="few codecs and shapes, 15 s")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(arguments)
     options.codecs = options.codecs or (QUICK_CODECS if options.quick else tuple(FORMATS))

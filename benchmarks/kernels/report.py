@@ -25,13 +25,13 @@ class Class:
 def _blocks(m: Measurement) -> bool:
     """A linear whose weights and activations share scales in blocks of at most 256."""
     form = FORMATS.get(m.codec)
-    return m.kernel == "linear" and form is not None and form.activation == "s8" and form.block > 1
+    return m.kernel == "linear" and form is not None and form.activation == "s8"
 
 
 def _channels(m: Measurement) -> bool:
     """A linear with int8 weights and activations, a scale per output and per row."""
     form = FORMATS.get(m.codec)
-    return m.kernel == "linear" and form is not None and form.unit == "int8" and form.block == 1
+    return m.kernel == "linear" and form is not None and form.activation == "s8_row"
 
 
 def _floats(m: Measurement) -> bool:

@@ -1,13 +1,14 @@
-"""The two models whose shapes kernels are measured at, with random weights in one format. Reads no file."""
+"""Programs of the models whose shapes kernels are measured at, and random weights in one format for them. Reads no file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.weights import random_weights
+from benchmarks.models import MODELS
+from benchmarks.weights import held_as, random_tensor
 from forno.kernels.cpu import cpuinfo
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
@@ -19,42 +20,20 @@ from forno.program.program import Program
 from forno.runner.cpu import CpuRunner
 from forno.runner.setup import SPIN_US
 
-_COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
-MODELS: dict[str, dict[str, Any]] = {
-    "SmolLM2-135M": {
-        **_COMMON,
-        "model_type": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-    },
-    "Qwen2.5-0.5B": {
-        **_COMMON,
-        "model_type": "qwen2",
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-    },
-}
-"""``config.json`` by name."""
 FALLBACKS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
 """What llama-quantize takes where a row is no multiple of 256 weights."""
 BLOCK = 32
 """Tokens of a KV block."""
+POSITIONS = 4096
+"""The longest sequence."""
 _PATTERN = 1 << 16
 """Weights after which a random matrix repeats itself: its speed does not depend on its values."""
 
 
 def program_for(model: str, codec: str, layers: int, kv: str = "bf16", disable: Iterable[str] = ()) -> Program:
     """``model`` with ``layers`` layers, its matrices held as ``codec`` where their rows allow it."""
-    program = build_program({**MODELS[model], "num_hidden_layers": layers})
-    formats = {name: fitting(codec, spec.shape[-1]) for name, spec in program.weights.items()}
+    program = build_program({**MODELS[model], "num_hidden_layers": layers, "max_position_embeddings": POSITIONS})
+    formats = {name: fitting(held_as(codec, name), spec.shape[-1]) for name, spec in program.weights.items()}
     return passes.apply(program.with_formats(formats).with_kv_dtype(kv), disable)
 
 
@@ -80,14 +59,14 @@ class RandomTensors(Mapping[str, Tensor]):
 
     def __init__(self, program: Program) -> None:
         self._weights = program.weights
-        self._made: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         spec = self._weights[name]
         key = (spec.format, spec.shape)
         if key not in self._made:
-            self._made[key] = _random_bytes(*key)
-        return Tensor(name, spec.shape, spec.format, self._made[key])
+            self._made[key] = _random(*key)
+        return replace(self._made[key], name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -96,12 +75,14 @@ class RandomTensors(Mapping[str, Tensor]):
         return len(self._weights)
 
 
-def _random_bytes(form: str, shape: tuple[int, ...]) -> np.ndarray:
+def _random(form: str, shape: tuple[int, ...]) -> Tensor:
+    """A few random rows again and again; a vector of ones."""
     if len(shape) == 1:
-        return np.ones(shape, np.float32).view(np.uint8)
+        return Tensor("", shape, form, np.ones(shape, np.float32).view(np.uint8))
     rows = min(shape[0], max(1, _PATTERN // shape[1]))
-    few = np.frombuffer(random_weights(form, (rows, *shape[1:]), np.random.default_rng(0), shape[1] ** -0.5), np.uint8)
-    return np.resize(few, len(few) // rows * shape[0])
+    few = random_tensor("", form, (rows, *shape[1:]), np.random.default_rng(0), shape[1] ** -0.5)
+    scales = None if few.scales is None else np.resize(few.scales, shape[0])
+    return replace(few, shape=shape, data=np.resize(few.data, few.data.size // rows * shape[0]), scales=scales)
 
 
 def random_runner(program: Program, isa: str, threads: int, rows: int, blocks: int, spin_us: int = SPIN_US) -> CpuRunner:

@@ -4,7 +4,7 @@ Weights are dequantized, so every engine starts from what the file says; what an
 
     python -m benchmarks.peers.weights MODEL [--form f32] [--dir DIR]      prints the folder
 
-Knows forno's loader and the safetensors format, no engine.
+Knows forno's loader, no engine.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.place import DEFAULT_DIR, PeerError, say
+from benchmarks.weights import to_bf16
+from benchmarks.writers import complete, write_safetensors
 from forno.errors import FornoError
 from forno.loader.checkpoint import Checkpoint, Tensor
 from forno.loader.dequant import dequantize
@@ -28,8 +28,8 @@ from forno.loader.open import open_checkpoint
 from forno.loader.sources import resolve
 from forno.text import load_chat_template, load_tokenizer
 
-FORMS = {"f32": ("F32", 4, "float32"), "bf16": ("BF16", 2, "bfloat16")}
-"""Our name to safetensors' dtype, bytes per weight, and torch's name."""
+FORMS = {"f32": ("F32", "float32"), "bf16": ("BF16", "bfloat16")}
+"""Our name to safetensors' dtype and torch's."""
 
 
 def fingerprint(model: Path) -> str:
@@ -46,24 +46,21 @@ def converted(model: Path, directory: Path, form: str = "bf16") -> Path:
     made = directory / "weights" / f"{fingerprint(model)}-{form}"
     if not made.exists():
         say("weights", f"writing {made.name}")
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
-            part = Path(scratch) / made.name
+        with complete(made) as part:
             part.mkdir()
             try:
                 write_folder(open_checkpoint(model), part, form)
             except FornoError as error:
                 raise PeerError(f"{model} cannot be converted: {error}") from error
-            part.rename(made)
     return made
 
 
 def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     """``config.json``, ``model.safetensors``, and the tokenizer with its chat template, into an existing ``folder``."""
     config = {name: value for name, value in checkpoint.config.items() if value is not None}
-    _write_json(folder / "config.json", config | {"torch_dtype": FORMS[form][2]})
+    _write_json(folder / "config.json", config | {"torch_dtype": FORMS[form][1]})
     _write_json(folder / "generation_config.json", checkpoint.generation_config)
-    write_safetensors(folder / "model.safetensors", checkpoint.tensors.values(), form)
+    write_safetensors(folder / "model.safetensors", (_stored(tensor, form) for tensor in checkpoint.tensors.values()))
     tokenizer = load_tokenizer(checkpoint)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     template = load_chat_template(checkpoint, tokenizer)
@@ -77,31 +74,13 @@ def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     _write_json(folder / "tokenizer_config.json", settings)
 
 
+def _stored(tensor: Tensor, form: str) -> tuple[str, str, np.ndarray]:
+    values = dequantize(tensor)
+    return tensor.name, FORMS[form][0], values if form == "f32" else to_bf16(values)
+
+
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(dict(value), indent=1), encoding="utf-8")
-
-
-def write_safetensors(path: Path, tensors: Iterable[Tensor], form: str) -> None:
-    """One file, tensors in the order given: eight bytes of header size, the JSON header, the values."""
-    dtype, size, _ = FORMS[form]
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    ordered, end = list(tensors), 0
-    for tensor in ordered:
-        begin, end = end, end + size * math.prod(tensor.shape)
-        header[tensor.name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # values stay aligned
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in ordered:
-            values = dequantize(tensor)
-            file.write((values if form == "f32" else round_to_bf16(values)).tobytes())
-
-
-def round_to_bf16(values: np.ndarray) -> np.ndarray:
-    """Finite float32 as the upper halves of its bits, uint16, rounded to nearest even."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forno.program.program import Program
 
 
-WRITE_WHOLE_ROWS = (ops.Quantize, ops.RmsNorm, ops.SiluMul)
+WRITE_WHOLE_ROWS = (ops.Quantize, ops.RmsNorm, ops.SiluMul, ops.GatherRows)
 """Ops that a backend computes a row at a time. The others' results come in parts, none of which knows a row's largest value."""
 
 
@@ -59,7 +59,7 @@ def _check_shapes(program: Program, op: Op) -> None:
         dtype = values[name].dtype
         assert dtype not in ("s8", "s8_row") or values[name].width % 32 == 0, f"{op}: {dtype} needs a width that 32 divides"
         assert dtype != "s8_row" or isinstance(op, WRITE_WHOLE_ROWS), f"{op} does not see the whole row that s8_row scales"
-    if not isinstance(op, (ops.Linear, ops.SampleHead)):
+    if not isinstance(op, (ops.Linear, ops.SampleHead, ops.GatherRows)):
         wide = [n for n in op.inputs if n in values and values[n].dtype != "f32"]
         assert not wide, f"{op} reads {wide}, which only a linear can"
     match op:
@@ -84,7 +84,11 @@ def _check_shapes(program: Program, op: Op) -> None:
         case ops.Attention():
             fits = width[op.q] == op.heads * op.head_dim and op.heads % op.kv_heads == 0
         case ops.GatherRows():
-            fits = width[op.x] == width[op.out] and values[op.out].axis is Axis.OUTPUTS
+            fits = (
+                width[op.x] == width[op.out]
+                and values[op.x].dtype == values[op.out].dtype
+                and values[op.out].axis is Axis.OUTPUTS
+            )
         case ops.Quantize() | ops.Add() | ops.SiluMul():
             fits = len(set(width.values())) == 1
         case _:

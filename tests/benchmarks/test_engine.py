@@ -34,15 +34,17 @@ def test_the_cache_holds_the_largest_batch() -> None:
 
 def test_the_report_shows_the_share_of_both_ceilings_and_of_each_op() -> None:
     result = {
-        "tok_s": {"prefill-512": 600.0},
-        "ceiling": {"prefill-512": 1000.0},
-        "by_op": {"prefill-512": 800.0},
-        "spread": {"prefill-512": 0.05},
+        "tok_s": {"prefill-512": 600.0, "decode-32": 90.0},
+        "ceiling": {"prefill-512": 1000.0, "decode-32": 200.0},
+        "by_op": {"prefill-512": 800.0, "decode-32": 100.0},
+        "spread": {"prefill-512": 0.05, "decode-32": 0.01},
         "ops": {
-            "prefill-512": {"down": {"ops": 2, "us": 30.0, "limit_us": 15.0}, "o": {"ops": 2, "us": 10.0, "limit_us": 9.0}}
+            "decode-32": {},
+            "prefill-512": {"down": {"ops": 2, "us": 30.0, "limit_us": 15.0}, "o": {"ops": 2, "us": 10.0, "limit_us": 9.0}},
         },
     }
     lines = [line.split() for line in engine.report(json.loads(json.dumps(result))).splitlines()]
     assert lines[1] == ["prefill-512", "600", "1000", "800", "60%", "75%", "5%"]
+    assert lines[2] == ["decode-32", "90", "200", "100", "45%", "90%", "60%", "1%"], "with its target"
     assert ["down", "2", "30.0", "75%", "15.0", "50%"] in lines
     assert ["all", "4", "40.0", "100%", "24.0", "60%"] in lines

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.writers import quantize_channels
+from benchmarks.weights import quantize_channels
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
 from forno.loader.checkpoint import Tensor

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.writers import W8A8_CONFIG, quantize_channels, to_bf16
+from benchmarks.weights import held_as, quantize_channels, to_bf16
+from benchmarks.writers import W8A8_CONFIG
 from tests.helpers.gguf_writer import encode
 from tests.helpers.tiny import CHAT_TEMPLATE, MERGES, SPECIAL_TOKENS, TinyModel, vocabulary
 
@@ -101,7 +102,7 @@ def write_tiny_w8a8(
     (path / "config.json").write_text(json.dumps(model.config() | {"quantization_config": W8A8_CONFIG}))
     tensors: dict[str, tuple[str, np.ndarray]] = {}
     for name, values in model.weights().items():
-        if name.endswith("_proj.weight"):
+        if held_as("w8a8", name) == "w8a8":
             codes, scales = quantize_channels(values)
             tensors |= {name: ("I8", codes), f"{name}_scale": ("BF16", scales)}
         else:

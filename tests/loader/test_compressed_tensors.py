@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.writers import W8A8_CONFIG, quantize_channels
+from benchmarks.weights import quantize_channels
+from benchmarks.writers import W8A8_CONFIG
 from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.compressed_tensors import check_scheme
 from forno.loader.dequant import dequantize

@@ -15,6 +15,7 @@ from forno.models import build_program
 from forno.program import ops
 from forno.program.passes import PASSES, activation_types, apply, default_passes, pass_names
 from forno.program.program import Program
+from forno.program.shape import Axis, StepShape
 from tests.helpers.models import CONFIGS, batch_of, tiny_weights, tokens_for
 
 
@@ -31,7 +32,8 @@ def test_all_passes_make_the_shortest_layer() -> None:
     layer = ["RmsNorm", "Linear", "QkvPrepare", "Attention", "Linear", "RmsNorm", "Linear", "Linear"]
     for name in CONFIGS:
         program = apply(tiny(name))
-        assert kinds(program) == ["Embed", *layer, *layer, "GatherRows", "RmsNorm", "SampleHead"]
+        last = [*layer[:4], "GatherRows", "GatherRows", *layer[4:]]
+        assert kinds(program) == ["Embed", *layer, *last, "RmsNorm", "SampleHead"]
         assert program.passes == ("activation_types", *default_passes())
 
 
@@ -88,6 +90,7 @@ def test_each_pass_alone() -> None:
         "norm_quantize": ("Quantize", -5),
         "activation_quantize": ("Quantize", -4),
         "residual": ("Add", -4),
+        "early_gather": ("GatherRows", 1),
         "sample_head": ("SampleHead", 1),
     }
     assert set(expected) == set(default_passes())
@@ -159,3 +162,15 @@ def test_default_order_keeps_every_bit_and_the_caches() -> None:
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
     assert np.abs(results[0][1]).max() > 0
+
+
+def test_a_prompts_rows_end_at_the_last_attention() -> None:
+    program = apply(tiny("llama", "q4_1"))
+    shape = StepShape.prefill(64)
+    gathers = [i for i, op in enumerate(program.ops) if isinstance(op, ops.GatherRows)]
+    last = max(i for i, op in enumerate(program.ops) if isinstance(op, ops.Attention))
+    assert gathers == [last + 1, last + 2]
+    assert all(program.values[name].axis is Axis.OUTPUTS for op in program.ops[last + 1 :] for name in op.outputs)
+    without = apply(tiny("llama", "q4_1"), disable={"early_gather"})
+    assert program.cost(shape).int8 < without.cost(shape).int8
+    assert program.cost(StepShape.decode(8, 100)).int8 == without.cost(StepShape.decode(8, 100)).int8

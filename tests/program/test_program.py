@@ -85,4 +85,4 @@ def test_only_linears_read_quantized_values(program: Program) -> None:
     norm = lowered.ops[first(lowered, ops.RmsNorm)]
     assert isinstance(norm, ops.RmsNorm)
     with pytest.raises(AssertionError, match="only a linear can"):
-        changed(ops.GatherRows, x=norm.out)(lowered).check_integrity()
+        changed(ops.QkvPrepare, x=norm.out)(lowered).check_integrity()

@@ -180,7 +180,8 @@ def _silu_mul(f: _Frame, op: ops.SiluMul) -> None:
 
 
 def _gather(f: _Frame, op: ops.GatherRows) -> None:
-    f.put(op.out, f.get(op.x)[f.batch.outputs[:, ROW]])
+    value, index = f.values[op.x], f.batch.outputs[:, ROW]
+    f.values[op.out] = value.rows(index) if isinstance(value, S8) else value[index]  # as it is held: converting twice may round
 
 
 def _sample(f: _Frame, op: ops.Sample) -> None:

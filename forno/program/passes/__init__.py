@@ -1,7 +1,8 @@
 """Fusion passes: pure functions from Program to Program, by name and in order, each of which can be switched off.
 
 Every pass leaves a program that computes the same bits on the reference executor, does no more work and moves no more
-bytes. Any subset in any order is correct; the order here is the one in which each finds the most to fuse.
+bytes (but for ``early_gather``, which copies rows twice where every row has an output). Any subset in any order is correct;
+the order here is the one in which each finds the most to fuse.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from forno.errors import ConfigError
 from forno.program.passes.fold import qkv_prepare, residual, sample_head
+from forno.program.passes.gather import early_gather
 from forno.program.passes.lowering import activation_types
 from forno.program.passes.merge import gate_up, qkv
 from forno.program.passes.quantize import activation_quantize, norm_quantize
@@ -33,6 +35,7 @@ PASSES = (
     Pass("norm_quantize", norm_quantize, "norms write the type that the linear behind them reads"),
     Pass("activation_quantize", activation_quantize, "silu * up and attention write the type that the next linear reads"),
     Pass("residual", residual, "the residual is added where a linear's result is still in registers"),
+    Pass("early_gather", early_gather, "rows whose logits nobody needs end at the last attention"),
     Pass("sample_head", sample_head, "logits are sampled in slices and never exist for all rows at once"),
 )
 

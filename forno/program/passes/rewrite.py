@@ -63,6 +63,10 @@ class Rewrite:
         self._values[unique] = value
         return value
 
+    def change(self, name: str, **changes: object) -> None:
+        """Declare the value ``name`` anew, with the given fields changed."""
+        self._values[name] = replace(self.program.values[name], **changes)  # type: ignore[arg-type]
+
     def finish(self, name: str) -> Program:
         """The program after this pass, called ``name``: values that nothing writes any more are dropped."""
         old = self.program

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.kernels import shapes
-from benchmarks.kernels.shapes import MODELS, RandomTensors, fitting, layers_for, program_for
+from benchmarks.kernels.shapes import RandomTensors, fitting, layers_for, program_for
+from benchmarks.models import MODELS
 from benchmarks.roofline import kind
 from forno.loader.dequant import row_bytes
 from forno.program import ops
@@ -29,13 +30,13 @@ def test_rows_that_blocks_do_not_divide_fall_back() -> None:
 
 def test_layers_exceed_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "cold_bytes", lambda: 64 << 20)
-    assert layers_for("SmolLM2-135M", "q4_0") == 30, "no more than the model has"
-    assert layers_for("SmolLM2-135M", "f32") == 5
-    assert layers_for("Qwen2.5-0.5B", "f32") == 2, "layers differ in what runs around them"
+    assert layers_for("smollm2-135m", "q4_0") == 30, "no more than the model has"
+    assert layers_for("smollm2-135m", "f32") == 5
+    assert layers_for("qwen2.5-0.5b", "f32") == 2, "layers differ in what runs around them"
 
 
 def test_tensors_are_whole_and_shared() -> None:
-    program = program_for("SmolLM2-135M", "q5_1", 2)
+    program = program_for("smollm2-135m", "q5_1", 2)
     tensors = RandomTensors(program)
     assert len(tensors) == len(list(tensors)) == len(program.weights)
     first, second = (tensors[f"model.layers.{i}.mlp.down_proj.weight"] for i in range(2))

@@ -45,6 +45,11 @@ def test_matrices_in_another_format_do_not_count(monkeypatch: pytest.MonkeyPatch
     assert {m.kind for m in found if m.kernel == "linear"} == {"down"}
 
 
+def test_channels_are_measured_in_the_layers_linears() -> None:
+    found = list(steps.measure("tiny", "w8a8", (1,), "portable", 1, 0.001))
+    assert {m.kind for m in found if m.kernel == "linear"} == {*LINEARS} - {"head"}
+
+
 def test_unfused_kinds() -> None:
     found = list(steps.measure_unfused("tiny", (2,), "portable", 1, 0.001))
     assert {m.kind for m in found} == set(UNFUSED)
@@ -86,6 +91,8 @@ def test_a_class_shows_the_least_and_the_median_next_to_its_target() -> None:
     assert lines["linear, M=1, blocks"][-1] == "85%"
     assert lines["attention, decode B=64"][-1] == "80%"
     assert "linear, M=1, floats" not in lines
+    (line,) = report.summary(replace(m, codec="w8a8") for m in made() if m.kernel == "linear" and m.rows == 1).splitlines()[1:]
+    assert line.startswith("linear, M=1, channels")
 
 
 def test_details_have_a_line_per_number_of_rows() -> None:
@@ -105,7 +112,7 @@ def test_every_kind_belongs_to_a_kernel() -> None:
 def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse([]).codecs == tuple(FORMATS)
     quick = parse(["--quick", "--rows", "1,2"])
-    assert (quick.codecs, quick.rows) == (("q4_1", "q8_0"), (1, 2))
+    assert (quick.codecs, quick.rows) == (("q4_1", "q8_0", "w8a8"), (1, 2))
     for wrong in (["--kernels", "linear,lineer"], ["--codecs", "q9"], ["--rows", "0"]):
         with pytest.raises(SystemExit):
             parse(wrong)

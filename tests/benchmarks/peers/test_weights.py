@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.peers import weights
 from benchmarks.peers.place import PeerError
-from forno.loader.dequant import dequantize, dequantize_bytes
+from forno.loader.dequant import dequantize
 from forno.loader.open import open_checkpoint
 from forno.text import load_chat_template, load_tokenizer
 from tests.helpers.gguf_writer import write_tiny_gguf
@@ -51,16 +49,6 @@ def test_bf16_is_the_nearest_to_each_weight(file: Path, tmp_path: Path) -> None:
     for name, tensor in ours.tensors.items():
         exact, rounded = dequantize(tensor), dequantize(theirs.tensors[name])
         assert (np.abs(exact - rounded) <= np.abs(exact) * 2.0**-8).all(), name
-
-
-@given(st.floats(width=32, min_value=2.0**-100, max_value=2.0**100), st.sampled_from((-1.0, 1.0)))
-def test_rounding_to_bf16_takes_the_nearest_and_the_even_one(size: float, sign: float) -> None:
-    value = sign * size
-    code = int(weights.round_to_bf16(np.array([value], np.float32))[0])
-    near = [dequantize_bytes(np.array([code + step], "<u2").view(np.uint8), "bf16")[0] for step in (-1, 0, 1)]
-    below, chosen, above = (abs(float(candidate) - value) for candidate in near)
-    assert chosen <= min(below, above)
-    assert chosen < min(below, above) or code % 2 == 0
 
 
 def test_a_file_is_converted_once_and_a_changed_file_again(file: Path, tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ uint32_t word_at(const uint8_t* q, int step) {
 
 void store_word(uint8_t* p, uint32_t w) { std::memcpy(p, &w, 4); }
 
-// Bit 0 of the four bytes, as a nibble.
+// Bit 0 of the four bytes, as a nibble; and back.
 uint32_t gather_bits(uint32_t w) { return (w & 0x01010101) * 0x01020408u >> 24 & 15; }
+uint32_t spread_bits(uint32_t nibble) { return nibble * 0x00204081u & 0x01010101; }
 
 template <class L>
 void store_codes(uint8_t* block, int lane, const uint8_t* q) {
@@ -204,6 +205,21 @@ const uint8_t* lane_row(const PackedMatrix& m, const Source* sources, int64_t pa
   return quantized;
 }
 
+// The codes of one lane's block, what store_codes() was given: word by word, as they lie.
+template <class L>
+void load_codes(const uint8_t* block, int lane, uint8_t* q) {
+  const uint8_t* high = block + L::kHigh;
+  for (int s = 0; s < 8; ++s) {
+    uint32_t w = word_at(block + (L::kBits == 8 ? s : s % 4) * 256, lane);
+    if constexpr (L::kBits < 8) w = w >> (s < 4 ? 0 : 4) & 0x0f0f0f0f;
+    if constexpr (L::kBits == 5) w |= spread_bits(high[s * 32 + lane / 2] >> 4 * (lane & 1) & 15) << 4;
+    if constexpr (L::kBits == 6) w |= (word_at(high + s / 4 * 256, lane) >> 2 * (s % 4) & 0x03030303) << 4;
+    store_word(q + 4 * s, w);
+  }
+  if constexpr (L::kLookup)
+    for (int j = 0; j < kBlock; ++j) q[j] = kIq4Values[q[j]];
+}
+
 template <class L>
 void dequantize_lane(const PackedMatrix& m, const uint8_t* panel, int lane, float* out) {
   for (int64_t i = 0; i < m.k / kBlock; ++i) {
@@ -219,16 +235,15 @@ void dequantize_lane(const PackedMatrix& m, const uint8_t* panel, int lane, floa
       minimum = half_to_float_scalar(half);
       if constexpr (L::kTwoLevel) minimum = -(minimum * float(block[L::kMinimum + lane]));
     }
-    for (int j = 0; j < kBlock; ++j) {
-      const int s = j / 4, byte = 4 * lane + j % 4;
-      int q = L::kBits == 8 ? block[s * 256 + byte] : block[s % 4 * 256 + byte] >> (s < 4 ? 0 : 4) & 15;
-      if constexpr (L::kLookup) q = kIq4Values[q];
-      if constexpr (L::kBits == 5) q |= (block[L::kHigh + s * 32 + lane / 2] >> (4 * (lane & 1) + j % 4) & 1) << 4;
-      if constexpr (L::kBits == 6) q |= (block[L::kHigh + s / 4 * 256 + byte] >> 2 * (s % 4) & 3) << 4;
-      float scale = d;
-      if constexpr (L::kTwoLevel)
-        scale = d * (L::kGroup == 16 ? float(int8_t(block[L::kScale + j / 16 * kPanel + lane])) : float(block[L::kScale + lane]));
-      out[i * kBlock + j] = L::kMin ? scale * float(q) + minimum : scale * float(q - L::kZero);
+    uint8_t q[kBlock];
+    load_codes<L>(block, lane, q);
+    for (int part = 0; part < kBlock / L::kGroup; ++part) {
+      const uint8_t small = block[L::kScale + part * kPanel + lane];
+      const float scale = !L::kTwoLevel ? d : d * (L::kGroup == 16 ? float(int8_t(small)) : float(small));
+      const uint8_t* codes = q + part * L::kGroup;
+      float* values = out + i * kBlock + part * L::kGroup;
+      for (int j = 0; j < L::kGroup; ++j)
+        values[j] = L::kMin ? scale * float(codes[j]) + minimum : scale * float(codes[j] - L::kZero);
     }
   }
 }
@@ -236,14 +251,22 @@ void dequantize_lane(const PackedMatrix& m, const uint8_t* panel, int lane, floa
 void unpack_channels(const PackedMatrix& m, const uint8_t* panel, int lane, float* out) {
   float scale;
   std::memcpy(&scale, panel + m.k * kPanel + 4 * lane, 4);
-  for (int64_t i = 0; i < m.k; ++i) out[i] = float(panel[i / 4 * 256 + lane * 4 + i % 4] - LayoutW8A8::kZero) * scale;
+  for (int64_t i = 0; i < m.k / kBlock; ++i) {
+    uint8_t q[kBlock];
+    load_codes<LayoutQ8_0>(panel + i * LayoutW8A8::kBlockBytes, lane, q);
+    for (int j = 0; j < kBlock; ++j) out[i * kBlock + j] = float(q[j] - LayoutW8A8::kZero) * scale;
+  }
 }
 
 void unpack_floats(const PackedMatrix& m, const uint8_t* panel, int lane, float* out) {
-  for (int64_t i = 0; i < m.k; ++i) {
-    const int64_t index = m.format == Format::BF16 ? i / 2 * 2 * kPanel + 2 * lane + i % 2 : i * kPanel + lane;
-    out[i] = float_at(m.format, panel, index);
+  if (m.format == Format::BF16) {
+    for (int64_t i = 0; i < m.k; ++i) {
+      const uint32_t pair = word_at(panel + i / 2 * 4 * kPanel, lane), bits = i % 2 ? pair & 0xffff0000u : pair << 16;
+      std::memcpy(out + i, &bits, 4);
+    }
+    return;
   }
+  for (int64_t i = 0; i < m.k; ++i) out[i] = float_at(m.format, panel, i * kPanel + lane);
 }
 
 }  // namespace

@@ -218,6 +218,13 @@ class PagedKv {
     return v;
   }
 
+  static float bf16_at(const char* p, int64_t index) {
+    const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
+    float v;
+    std::memcpy(&v, &bits, 4);
+    return v;
+  }
+
   // Written from the layout in types.hpp, not from the kernels, so that a test of one tests the other.
   float element(const std::vector<int32_t>& blocks, int32_t token, int32_t head, int32_t d, int32_t part) const {
     const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size;
@@ -229,14 +236,9 @@ class PagedKv {
     const int64_t per = cache_.dtype == KvDType::F32 ? 1 : cache_.dtype == KvDType::BF16 ? 2 : 4;
     const int64_t index = part ? (t / per * vp + d) * per + t % per : (d / per * kPage + t) * per + d % per;
     if (cache_.dtype == KvDType::F32) return at<float>(p, index);
-    if (cache_.dtype == KvDType::BF16) {
-      const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
-      float v;
-      std::memcpy(&v, &bits, 4);
-      return v;
-    }
-    const float scale = at<float>(page + (part ? cache_.v_scale_offset : cache_.k_scale_offset), t);
-    return scale * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
+    if (cache_.dtype == KvDType::BF16) return bf16_at(p, index);
+    const char* scales = page + (part ? cache_.v_scale_offset : cache_.k_scale_offset);
+    return bf16_at(scales, d / 32 * kPage + t) * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
   }
 
   KvCache cache_;
@@ -325,21 +327,6 @@ double time_attention(const std::string& isa, int32_t threads, const PagedKv& kv
     mine.cache = kv.layer(i);
     kernels.attention(mine, data.step, w);
   });
-}
-
-// GB/s at which `threads` threads read the cache's memory front to back: what decode is held against.
-double read_ceiling(const PagedKv& kv, int32_t threads, int32_t repeat) {
-  const auto* words = reinterpret_cast<const uint64_t*>(kv.cache().base);
-  const int64_t count = kv.nbytes() / 8;
-  std::atomic<uint64_t> sink{0};
-  const double seconds = run_workers(threads, repeat, [&](Worker& w, int32_t) {
-    uint64_t sums[8] = {};
-    const int64_t end = count * (w.id + 1) / w.count / 8 * 8;
-    for (int64_t i = count * w.id / w.count / 8 * 8; i < end; i += 8)
-      for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
-    for (uint64_t s : sums) sink += s;
-  });
-  return double(kv.nbytes()) / seconds / 1e9;
 }
 
 Bytes rms_norm(const std::string& isa, int32_t threads, FloatMatrix x, FloatVector weight, float eps, int32_t group,
@@ -452,7 +439,6 @@ void bind_attention(nb::module_& root) {
   m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a,
         "share_prefixes"_a = true);
   m.def("shared_prefixes", &shared_prefixes, "spans"_a, "block_size"_a);
-  m.def("read_ceiling", &read_ceiling, "cache"_a, "threads"_a, "repeat"_a);
   m.def("attention_shared_bytes", &attention_shared_bytes, "heads"_a, "v_dim"_a, "max_rows"_a, "max_context"_a, "threads"_a);
   m.def("rms_norm", &rms_norm, "isa"_a, "threads"_a, "x"_a, "weight"_a, "eps"_a, "group"_a = 0, "dtype"_a = "f32");
   m.def("add", &add, "isa"_a, "threads"_a, "a"_a, "b"_a);

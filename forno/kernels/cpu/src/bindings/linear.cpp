@@ -6,10 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -265,43 +263,6 @@ nb::object linear(const Floats2& x, const std::vector<const PackedMatrix*>& weig
   return to_python(call.out, call.rows);
 }
 
-double seconds_of(const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// (seconds per matrix, operations per second of the int8 or float peak loop): the best of `repeats` rounds, in each of
-// which both are measured, since a shared machine's speed drifts. Several matrices are used in turn, so that weights
-// come from memory rather than cache. One thread.
-nb::tuple time_linear(const Floats2& x, const std::vector<const PackedMatrix*>& matrices, int32_t repeats, const std::string& isa) {
-  const KernelTable& kernels = require_isa(isa);
-  std::vector<std::unique_ptr<LinearCall>> calls;
-  for (const PackedMatrix* m : matrices)
-    calls.push_back(std::make_unique<LinearCall>(kernels, x, std::vector<const PackedMatrix*>{m}, m->interleaved, DType::F32, 0, 0));
-  const DType dtype = activation_dtype(matrices.at(0)->format);
-  PeakUnit unit = is_int8(dtype) ? PeakUnit::INT8 : dtype == DType::BF16 ? PeakUnit::BF16 : PeakUnit::FP32;
-  if (!kernels.peak(unit, 1)) unit = PeakUnit::FP32;  // what the kernels fall back to
-  double best = 1e30, ceiling = 0;
-  {
-    nb::gil_scoped_release release;
-    on_workers(1, [&](Worker& worker) {
-      for (int32_t i = 0; i < repeats; ++i) {
-        best = std::min(best, seconds_of([&] {
-          for (const auto& call : calls) {
-            *worker.ticket = 0;  // each call is an op of its own, with all its units to take
-            call->run(worker);
-          }
-        }));
-        int64_t operations = 0;
-        const double seconds = seconds_of([&] { operations = kernels.peak(unit, 20000); });
-        ceiling = std::max(ceiling, double(operations) / seconds);
-      }
-    });
-  }
-  return nb::make_tuple(best / double(calls.size()), ceiling);
-}
-
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -345,9 +306,6 @@ void bind_linear(nb::module_& m) {
   m.def("linear", &linear, "x"_a, "weights"_a, "biases"_a = std::vector<std::optional<Floats1>>{}, "residual"_a = nb::none(),
         "silu_mul"_a = false, "out_dtype"_a = "f32", "row_begin"_a = 0, "row_end"_a = 0, "isa"_a = "auto", "threads"_a = 1,
         "x f32 [rows, k] (converted to what the weights read) times the weights, side by side. See LinearArgs in types.hpp.");
-  m.def("time_linear", &time_linear, "x"_a, "weights"_a, "repeats"_a = 5, "isa"_a = "auto",
-        "For benchmarks, on one thread: (seconds per matrix, operations per second of the peak loop), each the best of `repeats`\n"
-        "rounds that measure both. Several `weights` are used in turn, so that they come from memory rather than cache.");
 }
 
 }  // namespace forno

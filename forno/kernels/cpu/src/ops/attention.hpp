@@ -60,15 +60,15 @@ FORNO_INLINE vf store_weights(char* weights, int token, const vf* w) {
 }
 
 // Weights times the values' scales. A masked token's scale may be NaN, and 0 times NaN is not 0.
-FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int lo, int hi) {
-  const vf w = weight * vload(scale);
+FORNO_INLINE vf scaled_weight(vf weight, const uint16_t* scale, int lo, int hi) {
+  const vf w = weight * vload_bf16(scale);
   return lo > 0 || hi < kLanes ? vkeep(w, lo, hi, 0.0f) : w;
 }
 
 // The pages' tokens [lo, hi) are those that a row sees.
 struct Seen { int lo, hi; };
 
-// The lane-wise maximum of a row's scores that need no scale, cap or mask. Here and below the plain case, which is most of
+// The lane-wise maximum of a row's scores that need no cap or mask. Here and below the plain case, which is most of
 // a long prompt, is only faster: the same operations on the same numbers.
 FORNO_INLINE vf plain_scores(const Pages& pages, const float* scores) {
   vf top = vset(kEmpty);
@@ -77,14 +77,13 @@ FORNO_INLINE vf plain_scores(const Pages& pages, const float* scores) {
   return top;
 }
 
-// A row's scores as exponents of two, scaled, capped and masked in place; returns their lane-wise maximum.
+// A row's scores as exponents of two, capped and masked in place; returns their lane-wise maximum.
 FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, float* scores) {
   vf top = vset(kEmpty);
   for (int page = pages.first; page < pages.last; ++page)
     for (int i = 0; i < kPage; i += kLanes) {
       const int token = page * kPage + i;
       vf s = vload(scores + token);
-      if (pages.k_scale[page]) s = s * vload(pages.k_scale[page] + i);
       if (softcap > 0.0f) s = soft_capped(s, softcap);
       if (seen.lo > token || seen.hi < token + kLanes) s = vkeep(s, seen.lo - token, seen.hi - token, kMasked);
       vstore(scores + token, s);
@@ -93,22 +92,26 @@ FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, floa
   return top;
 }
 
-// A row's scores to weights 2^(score - most) where the sums read them; returns their lane-wise sum.
-template <KvDType kType, bool kPlain>
-FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, float most, char* weights) {
+// A row's scores to weights 2^(score - most) where the sums read them, for INT8 once for each of V's `groups` of columns;
+// returns their lane-wise sum.
+template <KvDType kType>
+FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, float most, int groups, char* weights) {
   vf total{};
   for (int page = pages.first; page < pages.last; ++page) {
     const int token = page * kPage;
     vf w[kPageVectors];
     FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
       w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
-    if (!kPlain && pages.v_scale[page]) {
-      for (int i = 0; i < kPageVectors; ++i) {
-        const int at = token + i * kLanes;
-        total = total + w[i];
-        w[i] = scaled_weight(w[i], pages.v_scale[page] + i * kLanes, seen.lo - at, seen.hi - at);
+    if constexpr (kScaled<kType>) {
+      for (int i = 0; i < kPageVectors; ++i) total = total + w[i];
+      for (int g = 0; g < groups; ++g) {
+        vf scaled[kPageVectors];
+        FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i) {
+          const int at = i * kLanes;
+          scaled[i] = scaled_weight(w[i], pages.v_scale[page] + g * kPage + at, seen.lo - token - at, seen.hi - token - at);
+        }
+        store_weights<kType>(weights + g * kGroupWeights, token, scaled);
       }
-      store_weights<kType>(weights, token, w);
     } else {
       total = total + store_weights<kType>(weights, token, w);
     }
@@ -133,7 +136,7 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
   // Folding a vector's lanes takes long, but the rows' foldings overlap if nothing waits in between.
   Seen seen[kRows];
   vf folded[kRows];
-  bool plain = !pages.k_scale[pages.first] && job.args.softcap <= 0.0f;
+  bool plain = job.args.softcap <= 0.0f;
   for (int r = 0; r < count; ++r) {
     seen[r] = {job.first_key(row + r) - begin, job.positions[row + r] + 1 - begin};
     plain = plain && seen[r].lo <= pages.first * kPage && seen[r].hi >= pages.last * kPage;
@@ -144,8 +147,7 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
     folded[r] = plain ? plain_scores(pages, row_scores(r)) : masked_scores(pages, job.args.softcap, seen[r], row_scores(r));
   for (int r = 0; r < count; ++r) out.m[r] = vmax_lane(folded[r]);
   for (int r = 0; r < count; ++r)
-    folded[r] = plain ? weights_of<kType, true>(pages, seen[r], row_scores(r), out.m[r], weights(r))
-                      : weights_of<kType, false>(pages, seen[r], row_scores(r), out.m[r], weights(r));
+    folded[r] = weights_of<kType>(pages, seen[r], row_scores(r), out.m[r], kv_groups(job.args.cache.v_dim), weights(r));
   for (int r = 0; r < count; ++r) out.l[r] = vsum(folded[r]);
   if (!poisoned) return sums<kType>(count, job.weights, pages, job.vp, out.o);
   for (int r = 0; r < count; ++r) {
@@ -154,11 +156,11 @@ void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, 
   }
 }
 
-// Whether a page that some row does not see whole holds a value of V that masking by weight 0 would not hide. (int8 holds
-// none: see scaled_weight.)
+// Whether a page that some row does not see whole holds a value of V that masking by weight 0 would not hide. (Where int8 is
+// multiplied as it is, scaled_weight has seen to it.)
 template <KvDType kType>
 bool masks_non_finite(const Job& job, const SegmentWalk& at, const Pages& pages) {
-  if (job.args.cache.dtype == KvDType::INT8) return false;
+  if (kScaled<kType>) return false;
   const int32_t begin = at.index * kSegment;
   const int32_t before = job.first_key(at.s.row + at.s.rows - 1) - begin, after = job.positions[at.s.row] + 1 - begin;
   const int32_t first = before > 0 ? (before + kPage - 1) / kPage : 0, last = after > 0 ? after / kPage : 0;

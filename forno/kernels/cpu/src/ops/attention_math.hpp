@@ -28,16 +28,24 @@ static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of 
 // Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
 #define FORNO_UNROLL _Pragma("GCC unroll 16")
 
-// Weights and V are multiplied as bf16 pairs for this type of computation (INT8 differs from BF16 in its scores only).
+// Weights and V are multiplied as bf16 pairs for this type of computation. (INT8 differs from BF16 in its scores, and in
+// that a row has weights for each group of V's columns: the group's scale is in them.)
 template <KvDType kType>
 constexpr bool kPairs = kNative && kType != KvDType::F32;
+
+// K and V are multiplied as codes, which leaves their scales to the scores and the weights.
+template <KvDType kType>
+constexpr bool kScaled = kNative && kType == KvDType::INT8;
+
+// A row's weights for the groups of V's columns lie this many bytes apart.
+constexpr int kGroupWeights = kRows * kSegment * 2;
 
 // K and V of a segment in the type that is computed with; [first, last) are the pages in use.
 struct Pages {
   const char* k[kSegmentPages];
   const char* v[kSegmentPages];
-  const float* k_scale[kSegmentPages];  // per token, or null
-  const float* v_scale[kSegmentPages];
+  const uint16_t* k_scale[kSegmentPages];  // bf16 [groups][kPage], for INT8 only
+  const uint16_t* v_scale[kSegmentPages];
   // What to fetch from memory, line by line, while the scores or the sums of a page are computed: pages are scattered,
   // and the hardware's prefetcher stops at the end of each. Bursts do not work, they fill the miss queue and stall.
   const char* during_scores[kSegmentPages];
@@ -123,38 +131,52 @@ void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, in
 }
 
 // A query as two signed digits, q = scale * (high + low / 128), which keeps 15 bits where one digit would keep 8; K is
-// unsigned with 128 for zero, so sums start at -128 * sum(digits).
-struct Int8Query { float scale; int32_t start_high, start_low; };  // lies behind the digits [dim] and [dim]
+// unsigned with 128 for zero, so a group's sums start at -128 * sum(its digits).
+struct Int8Start { int32_t high, low; };  // behind the digits [dim] and [dim] lie the scale and then each group's
 
 template <int R>
 void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
-  vi high[R][2] = {}, low[R][2] = {};
   const char *k = pages.k[page], *next = pages.during_scores[page];
-  for (int d = 0; d < dim; d += 4, k += kPage * 4, next += kPage * 4) {
-    __builtin_prefetch(next);
-    __builtin_prefetch(next + 64);
-    const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
+  const uint16_t* k_scale = pages.k_scale[page];
+  scores += page * kPage;
+  for (int d = 0; d < dim; k_scale += kPage) {
+    vi high[R][2], low[R][2];
     FORNO_UNROLL for (int r = 0; r < R; ++r) {
-      const __m512i h = (__m512i)broadcast_pair(query + r * query_stride + d);
-      const __m512i l = (__m512i)broadcast_pair(query + r * query_stride + dim + d);
-      high[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][0], k0, h);
-      high[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][1], k1, h);
-      low[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][0], k0, l);
-      low[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][1], k1, l);
+      Int8Start start;
+      std::memcpy(&start, query + r * query_stride + 2 * dim + 4 + d / kKvGroup * int(sizeof start), sizeof start);
+      high[r][0] = high[r][1] = vset_words(start.high);
+      low[r][0] = low[r][1] = vset_words(start.low);
     }
-  }
-  FORNO_UNROLL for (int r = 0; r < R; ++r) {
-    Int8Query head;
-    std::memcpy(&head, query + r * query_stride + 2 * dim, sizeof head);
-    FORNO_UNROLL for (int i = 0; i < 2; ++i) {
-      const vi h = high[r][i] + head.start_high, l = low[r][i] + head.start_low;
-      vstore(scores + r * kSegment + page * kPage + i * kLanes, vfma(vfloat(h), vset(128.0f), vfloat(l)) * vset(head.scale));
+    const bool first = d == 0;
+    for (const int end = d + kKvGroup < dim ? d + kKvGroup : dim; d < end; d += 4, k += kPage * 4, next += kPage * 4) {
+      __builtin_prefetch(next);
+      __builtin_prefetch(next + 64);
+      const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
+      FORNO_UNROLL for (int r = 0; r < R; ++r) {
+        const __m512i h = (__m512i)broadcast_pair(query + r * query_stride + d);
+        const __m512i l = (__m512i)broadcast_pair(query + r * query_stride + dim + d);
+        high[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][0], k0, h);
+        high[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)high[r][1], k1, h);
+        low[r][0] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][0], k0, l);
+        low[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][1], k1, l);
+      }
+    }
+    const vf scale[2] = {vload_bf16(k_scale), vload_bf16(k_scale + kLanes)};
+    FORNO_UNROLL for (int r = 0; r < R; ++r) {
+      float unit;
+      std::memcpy(&unit, query + r * query_stride + 2 * dim, 4);
+      FORNO_UNROLL for (int i = 0; i < 2; ++i) {
+        float* to = scores + r * kSegment + i * kLanes;
+        const vf score = vfma(vfloat(high[r][i]), vset(128.0f), vfloat(low[r][i])) * vset(unit);
+        vstore(to, first ? score * scale[i] : vfma(score, scale[i], vload(to)));
+      }
     }
   }
 }
 
-template <int R, int C>
+template <int R, int C, bool kGrouped>
 void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
+  constexpr int kVectors = kGrouped ? kKvGroup / kLanes : C;  // vectors of columns that share weights
   vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
     const char *v = pages.v[page] + column * 4, *next = pages.during_sums[page] + column * 4;
@@ -166,8 +188,8 @@ void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column
         __builtin_prefetch(next + c * 64);
       }
       FORNO_UNROLL for (int r = 0; r < R; ++r) {
-        const __m512bh p = broadcast_pair(w + r * kSegment * 2);
-        FORNO_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
+        FORNO_UNROLL for (int c = 0; c < C; ++c)
+          acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], broadcast_pair(w + r * kSegment * 2 + c / kVectors * kGroupWeights));
       }
     }
   }
@@ -191,7 +213,7 @@ constexpr ScoresFn scores_for() {
 template <KvDType kType, int R, int C>
 constexpr SumsFn sums_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kPairs<kType>) return sums_bf16<R, C>;
+  if constexpr (kPairs<kType>) return sums_bf16<R, C, kType == KvDType::INT8>;
 #endif
   return sums_f32<R, C>;
 }
@@ -232,7 +254,9 @@ void sums(int rows, const char* weights, const Pages& pages, int v_stride, float
   const int blocks = v_stride / kLanes;
   for (int block = 0; block < blocks;) {
     const int count = blocks - block < kColumns ? blocks - block : kColumns;
-    table[count - 1][rows - 1](weights, pages, v_stride, block * kLanes, out, v_stride);
+    const char* from = weights;
+    if (kScaled<kType>) from += block * kLanes / kKvGroup * kGroupWeights;  // a pass begins with a group
+    table[count - 1][rows - 1](from, pages, v_stride, block * kLanes, out, v_stride);
     block += count;
   }
 }

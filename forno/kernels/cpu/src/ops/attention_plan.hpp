@@ -46,7 +46,8 @@ inline ScratchLayout scratch_layout(int32_t group, int32_t k_dim, int32_t v_dim)
   s.clean = s.pages + kSegment * (kp + vp) * 4;             // a copy of V without masked tokens
   s.scores = s.clean + kSegment * vp * 4;
   s.weights = s.scores + kBlockRows * kSegment * 4;
-  s.rows = s.weights + kBlockRows * kSegment * 4;           // each row's position
+  const int64_t weight_bytes = 2 * kv_groups(v_dim) > 4 ? 2 * kv_groups(v_dim) : 4;  // fp32, or bf16 for each group of V
+  s.rows = s.weights + kBlockRows * kSegment * weight_bytes;  // each row's position
   s.bytes = s.rows + round_up(rows * 4, 64);
   return s;
 }
