@@ -69,7 +69,6 @@ class CpuRunner:
             runner = cls(program, weights, limits)
         with clock.phase("warm"):
             runner.warm()
-        runner.executor.prefault(min(int(config.cache.kv_cache_prefault * setup.GIB), runner.kv_bytes))
         return runner
 
     @property
@@ -98,6 +97,11 @@ class CpuRunner:
     def kv_bytes(self) -> int:
         """Memory reserved for the KV cache; pages become resident as blocks are first used, or by ``kv_cache_prefault``."""
         return int(self.executor.kv_bytes)
+
+    def prefault(self, gib: float) -> None:
+        """Claim that much of the cache's memory from now on, between steps. Call it once, after everything else of a start:
+        meanwhile the system makes the other threads wait for their own memory."""
+        self.executor.prefault(min(int(gib * setup.GIB), self.kv_bytes))
 
     def admit(self, request: Request) -> int:
         """Make ``request`` resident; returns its index. Raises as ``check_request`` does."""
