@@ -42,6 +42,12 @@ class ModelConfig:
     quantize: str = option(
         "none", "Quantize fp32/fp16/bf16 weights while loading, in groups of 32.", choices=("none", "int8", "int4")
     )
+    packed_image: str = option(
+        "auto",
+        "Keep the packed weights in a file beside the model, or in the cache directory, and read it at the next start; auto: "
+        "where --quantize converts weights, which takes seconds. Others are packed as fast as an image is read.",
+        choices=("auto", "on", "off"),
+    )
     max_model_len: int = option(0, "Longest prompt plus output in tokens; 0: the model's own, or what the KV memory holds.")
     chat_template: str = option("", "A file with a Jinja chat template, instead of the model's own.")
 

@@ -57,7 +57,10 @@ class Loading:
         worker.shutdown(wait=False)
 
     def finish(self, clock: Callable[[], float] = time.monotonic) -> Built:
-        """An engine for the model, once it is packed. Call it once. Raises ``ModelError`` or ``ConfigError``."""
+        """An engine for the model, once it is packed. Call it once, and ``runner.prefault`` when nothing is left to start.
+
+        Raises ``ModelError`` or ``ConfigError``.
+        """
         from forno.text import load_tokenizer
 
         with self.phases.phase("tokenizer"):
@@ -71,7 +74,9 @@ class Loading:
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Built:
     """Load the model and make an engine for it. Raises ``ModelError`` or ``ConfigError``."""
-    return Loading(config).finish(clock)
+    built = Loading(config).finish(clock)
+    built.runner.prefault(config.cache.kv_cache_prefault)
+    return built
 
 
 def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from forno.loader.files import SourceFile
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -56,8 +58,8 @@ class Checkpoint:
     chat_template: str | None = None
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """``generation_config.json``: eos_token_id (int or list) and default sampling values."""
-    paths: tuple[str, ...] = ()
-    """The files the tensors are mapped from."""
+    files: tuple[SourceFile, ...] = ()
+    """The files the tensors are mapped from, then the index of shards if there is one, as they were just before."""
 
     def without_data(self) -> Checkpoint:
         """The same without tensors and tokenizer, whose files are unmapped once nothing else holds them."""

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,32 @@ from forno.errors import CheckpointError, ModelError
 
 MAX_JSON_BYTES = 128 << 20
 """Largest JSON file read; the largest tokenizer configs are a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file in one state: another one that equals it has the same content.
+
+    The time of change is among it, which nobody can set back as one can the time of modification.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+def source_file(path: str | Path) -> SourceFile:
+    """The state of ``path`` now. Taken before the file is mapped, it is of what is mapped, or differs from any later one.
+
+    Raises ``ModelError`` if there is no such file.
+    """
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot open {path}: {getattr(error, 'strerror', None) or error}") from error
+    return SourceFile(str(path), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 def map_file(path: Path) -> np.ndarray:

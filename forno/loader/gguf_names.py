@@ -16,6 +16,7 @@ import numpy as np
 from forno.errors import CheckpointError, UnsupportedError
 from forno.loader.checkpoint import Checkpoint, Tensor, TokenizerSource
 from forno.loader.dequant import dequantize
+from forno.loader.files import source_file
 from forno.loader.gguf import GgufFile, read_gguf
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -53,6 +54,7 @@ def open_gguf(path: Path) -> Checkpoint:
 
     Raises ``CheckpointError`` for malformed files, ``UnsupportedError`` for architectures and features forno lacks.
     """
+    state = source_file(path)
     file = read_gguf(path)
     config = gguf_config(file)
     tokens = file.metadata.under("tokenizer.")
@@ -66,7 +68,7 @@ def open_gguf(path: Path) -> Checkpoint:
         tokenizer=TokenizerSource(gguf=tokens),
         chat_template=template,
         generation_config=_generation_config(file, config),
-        paths=(str(path),),
+        files=(state,),
     )
 
 

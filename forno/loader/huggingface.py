@@ -28,7 +28,7 @@ def open_directory(directory: Path) -> Checkpoint:
     quantization = config.get("quantization_config")
     if quantization:
         _check_quantization(quantization, directory)
-    tensors, paths = read_directory(directory)
+    tensors, files = read_directory(directory)
     if quantization:
         tensors = compressed_tensors.join_scales(tensors, directory)
     _refuse_bare_int8(tensors, directory)
@@ -40,7 +40,7 @@ def open_directory(directory: Path) -> Checkpoint:
         tokenizer=TokenizerSource(json_path=str(directory / "tokenizer.json"), config=settings),
         chat_template=_chat_template(directory, settings),
         generation_config=_optional(directory / "generation_config.json"),
-        paths=tuple(str(path) for path in paths),
+        files=files,
     )
 
 

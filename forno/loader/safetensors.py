@@ -14,7 +14,7 @@ import numpy as np
 
 from forno.errors import CheckpointError, ModelError, UnsupportedError
 from forno.loader.checkpoint import Tensor
-from forno.loader.files import map_file, parse_json_object, read_json_object
+from forno.loader.files import SourceFile, map_file, parse_json_object, read_json_object, source_file
 from forno.program.formats import FORMATS
 
 DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16", "I8": "w8a8"}
@@ -86,8 +86,8 @@ def _check_overlaps(ranges: list[tuple[int, int, str]], path: Path) -> None:
         end = stop
 
 
-def read_directory(directory: Path) -> tuple[dict[str, Tensor], tuple[Path, ...]]:
-    """The tensors of a model directory and the files they come from.
+def read_directory(directory: Path) -> tuple[dict[str, Tensor], tuple[SourceFile, ...]]:
+    """The tensors of a model directory and the files they come from, as they were just before.
 
     Taken in this order: ``model.safetensors``, the shards that ``model.safetensors.index.json`` names, the only
     ``*.safetensors`` file there is.
@@ -100,7 +100,8 @@ def read_directory(directory: Path) -> tuple[dict[str, Tensor], tuple[Path, ...]
         if len(files) != 1:
             raise _no_weights(directory, files)
         single = files[0]
-    return read_safetensors(single), (single,)
+    state = source_file(single)
+    return read_safetensors(single), (state,)
 
 
 def _no_weights(directory: Path, files: list[Path]) -> ModelError:
@@ -114,7 +115,7 @@ def _no_weights(directory: Path, files: list[Path]) -> ModelError:
     return ModelError(f"{directory} has no safetensors weights (model.safetensors, or shards with {INDEX_NAME})")
 
 
-def _read_shards(directory: Path, index: Path) -> tuple[dict[str, Tensor], tuple[Path, ...]]:
+def _read_shards(directory: Path, index: Path) -> tuple[dict[str, Tensor], tuple[SourceFile, ...]]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: weight_map has to be an object that names a file for each tensor")
@@ -126,6 +127,7 @@ def _read_shards(directory: Path, index: Path) -> tuple[dict[str, Tensor], tuple
     missing = [file for file, path in paths.items() if not path.exists()]
     if missing:
         raise CheckpointError(f"{index} names {missing[0]}, which is not there ({len(missing)} of {len(paths)} shards missing)")
+    states = tuple(source_file(path) for path in (*paths.values(), index))
     shards = {file: read_safetensors(path) for file, path in paths.items()}
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
@@ -133,4 +135,4 @@ def _read_shards(directory: Path, index: Path) -> tuple[dict[str, Tensor], tuple
             tensors[name] = shards[file][name]
         elif not name.endswith(_BUFFERS):
             raise CheckpointError(f"{index} says that {name!r} is in {file}, but it is not")
-    return tensors, tuple(paths.values())
+    return tensors, states

@@ -63,12 +63,12 @@ class CacheSpec:
     k_dim: int
     v_dim: int
     dtype: str = "bf16"
-    """``bf16``, ``int8`` (an fp32 scale per token and head for each of K and V) or ``float32``."""
+    """``bf16``, ``int8`` (a bf16 scale for every 32 values of a token's key or value in a head) or ``float32``."""
 
     @property
     def bytes_per_token(self) -> int:
         width = {"bf16": 2, "int8": 1, "float32": 4}[self.dtype]
-        scales = 8 if self.dtype == "int8" else 0
+        scales = 2 * (-(-self.k_dim // 32) + -(-self.v_dim // 32)) if self.dtype == "int8" else 0
         return self.kv_heads * ((self.k_dim + self.v_dim) * width + scales)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from forno.config import EngineConfig
 from forno.errors import EngineError, RequestError
 from forno.kernels.cpu.lower import Limits, lower
-from forno.kernels.cpu.pack import PackedWeights, pack_weights
+from forno.kernels.cpu.pack import PackedWeights
 from forno.loader.checkpoint import Checkpoint
 from forno.phases import PhaseClock
 from forno.program.ops import Op
@@ -24,6 +24,7 @@ from forno.runner import setup
 from forno.runner.admit import check_request, constraint_error, seed_of
 from forno.runner.native import native_sampling
 from forno.runner.results import DRAW, NO_ERROR, WRONG_DRAFT, draw_error, token_logprobs
+from forno.runner.weights import load_weights
 
 NO_MASK = -1
 NO_TARGET = -1
@@ -50,7 +51,9 @@ class CpuRunner:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig, clock: PhaseClock | None = None) -> CpuRunner:
-        """Build the program, pack the weights, reserve the cache, and run one small step, each timed by ``clock``.
+        """Build the program, pack the weights or read their image, reserve the cache, and run one small step.
+
+        Each is a phase of ``clock``, whose name for the second is "pack" or "image".
 
         Raises ``ModelError`` for a checkpoint that does not fit its architecture and ``ConfigError`` for options that
         this machine or this model cannot honour.
@@ -60,14 +63,12 @@ class CpuRunner:
             program = setup.build(checkpoint, config)
             threads = setup.choose_threads(config.cpu.threads)
             isa = setup.choose_isa(config.cpu.isa)
-        with clock.phase("pack"):
-            weights = pack_weights(program, checkpoint.tensors, threads)
+        weights = load_weights(program, checkpoint, config.model.packed_image, threads, clock)
         with clock.phase("cache"):
             limits = setup.choose_limits(program, config, threads, isa)
             runner = cls(program, weights, limits)
         with clock.phase("warm"):
             runner.warm()
-        runner.executor.prefault(min(int(config.cache.kv_cache_prefault * setup.GIB), runner.kv_bytes))
         return runner
 
     @property
@@ -96,6 +97,11 @@ class CpuRunner:
     def kv_bytes(self) -> int:
         """Memory reserved for the KV cache; pages become resident as blocks are first used, or by ``kv_cache_prefault``."""
         return int(self.executor.kv_bytes)
+
+    def prefault(self, gib: float) -> None:
+        """Claim that much of the cache's memory from now on, between steps. Call it once, after everything else of a start:
+        meanwhile the system makes the other threads wait for their own memory."""
+        self.executor.prefault(min(int(gib * setup.GIB), self.kv_bytes))
 
     def admit(self, request: Request) -> int:
         """Make ``request`` resident; returns its index. Raises as ``check_request`` does."""

@@ -45,6 +45,7 @@ def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], liste
 
     def ready() -> None:
         print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
+        built.runner.prefault(loading.config.cache.kv_cache_prefault)
 
     server = Server(serving, app, config, ready)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -103,8 +103,10 @@ def _saving(before: Program, after: Program, shape: StepShape) -> str:
     old, new = before.cost(shape), after.cost(shape)
     saved = old.activation_bytes - new.activation_bytes
     share = saved / old.activation_bytes if old.activation_bytes else 0.0
+    less = 1.0 - new.flops / old.flops
+    work = f"{100 * less:.2g}% less work" if less > 5e-4 else "the work is the same"
     return (
-        f"Fusion: {len(before.ops)} ops become {len(after.ops)}; the work is the same, activations move "
+        f"Fusion: {len(before.ops)} ops become {len(after.ops)}; {work}, activations move "
         f"{quantity(saved)}B less ({share:.0%}), all bytes {1 - new.bytes / old.bytes:.1%} less."
     )
 

@@ -68,7 +68,7 @@ def test_a_tiny_model_can_be_written_in_every_format(path: Path, form: str) -> N
 def test_everything_else_a_checkpoint_says(path: Path) -> None:
     checkpoint = opened(path, TinyModel(), **{"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 2})
     assert checkpoint.name == "tiny.Q8_0"
-    assert checkpoint.paths == (str(path),)
+    assert [file.path for file in checkpoint.files] == [str(path)]
     assert checkpoint.chat_template == CHAT_TEMPLATE
     assert checkpoint.generation_config == {"bos_token_id": 1, "eos_token_id": [2, 0]}
     assert checkpoint.tokenizer.json_path is None

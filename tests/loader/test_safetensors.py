@@ -119,9 +119,10 @@ def test_a_damaged_file_opens_or_is_a_named_error(scratch: Path, data: bytes) ->
 
 def test_shards_are_put_together(tmp_path: Path) -> None:
     write_tiny_directory(tmp_path, MODEL, shards=3)
-    tensors, paths = read_directory(tmp_path)
+    tensors, files = read_directory(tmp_path)
     assert {name: t.shape for name, t in tensors.items()} == MODEL.shapes()
-    assert [p.name for p in paths] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    shards = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert [Path(file.path).name for file in files] == [*shards, INDEX_NAME]
     for name, values in MODEL.weights().items():
         assert np.array_equal(dequantize(tensors[name]), values)
 
@@ -173,9 +174,9 @@ def test_which_files_are_taken(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="only PyTorch"):
         read_directory(tmp_path)
     (tmp_path / "a.safetensors").write_bytes(FILE)
-    assert read_directory(tmp_path)[1] == (tmp_path / "a.safetensors",)
+    assert [file.path for file in read_directory(tmp_path)[1]] == [str(tmp_path / "a.safetensors")]
     (tmp_path / "b.safetensors").write_bytes(FILE)
     with pytest.raises(ModelError, match="several safetensors files"):
         read_directory(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(FILE)
-    assert read_directory(tmp_path)[1] == (tmp_path / "model.safetensors",)
+    assert [file.path for file in read_directory(tmp_path)[1]] == [str(tmp_path / "model.safetensors")]

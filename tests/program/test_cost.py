@@ -33,7 +33,7 @@ def llama() -> Program:
 def test_llama_2_7b_sizes(llama: Program) -> None:
     assert llama.kv_bytes_per_token == 524_288
     assert sum(w.elements for w in llama.weights.values()) == 6_738_415_616
-    assert llama.with_kv_dtype("int8").kv_bytes_per_token == 32 * 32 * (2 * 128 + 2 * 4)
+    assert llama.with_kv_dtype("int8").kv_bytes_per_token == 32 * 32 * (2 * 128 + 2 * 4 * 2)
 
 
 def test_a_linear_costs_two_flops_per_parameter_and_token(llama: Program) -> None:

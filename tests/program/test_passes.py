@@ -134,9 +134,22 @@ def test_any_passes_in_any_order_keep_every_bit(program: Program, order: list[An
     fused = plain
     for step in order[:count]:
         fused = step.run(fused)
+        fused.check_integrity()
     for expected, got in zip(outputs(plain), outputs(fused), strict=True):
         assert expected["logits"].tobytes() == got["logits"].tobytes()
         assert expected["sampled"].tolist() == got["sampled"].tolist()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("format", ["f32", "q4_1", "w8a8"])
+def test_every_pass_leaves_a_sound_program(name: str, format: str) -> None:
+    """``apply`` looks at the last only."""
+    program = activation_types(tiny(name, format))
+    program.check_integrity()
+    for step in PASSES:
+        program = step.run(program)
+        program.check_integrity()
+    assert program == apply(tiny(name, format))
 
 
 def test_default_order_keeps_every_bit_and_the_caches() -> None:

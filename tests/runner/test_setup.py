@@ -50,16 +50,18 @@ def test_a_runner_from_a_file_generates_and_tells_how_it_started(checkpoint: Che
 
 
 def test_idle_moments_claim_the_caches_memory_up_to_the_option(checkpoint: Checkpoint) -> None:
-    lazy = CpuRunner.from_checkpoint(checkpoint, config(cache=replace(SMALL, kv_cache_prefault=0.0)))
-    eager = CpuRunner.from_checkpoint(checkpoint, config(cache=replace(SMALL, kv_cache_prefault=1e9)))
+    lazy, eager = (CpuRunner.from_checkpoint(checkpoint, config()) for _ in range(2))
+    lazy.prefault(0.0)
+    eager.prefault(1e9)
     eventually(lambda: eager.executor.prefaulted == eager.kv_bytes, 60.0)
     assert lazy.executor.prefaulted == 0
     assert generate(lazy, request([1, 2, 3]), 5) == generate(eager, request([1, 2, 3]), 5)
 
 
 def test_a_runner_may_go_while_its_memory_is_being_claimed(checkpoint: Checkpoint) -> None:
-    cache = CacheConfig(num_blocks_override=4096, kv_cache_prefault=1.0)
-    assert len(generate(CpuRunner.from_checkpoint(checkpoint, config(cache=cache)), request([1, 2, 3]), 5)) == 5
+    runner = CpuRunner.from_checkpoint(checkpoint, config(cache=CacheConfig(num_blocks_override=4096)))
+    runner.prefault(1.0)
+    assert len(generate(runner, request([1, 2, 3]), 5)) == 5
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())

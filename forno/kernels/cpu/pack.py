@@ -44,6 +44,8 @@ class PackedWeights:
     """``_native.PackedMatrix`` by weight name, or by the names of gate and up."""
     vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
     """float32, by weight name."""
+    memory: Any = None
+    """``_native.WeightMemory`` that holds the matrices, in their order."""
 
     def matrix(self, name: str) -> Any:
         return self.matrices[(name,)]
@@ -76,24 +78,31 @@ def pack_weights(program: Program, tensors: Mapping[str, StoredTensor], threads:
 
     Raises ``CheckpointError`` for a weight that is missing or does not fit.
     """
+    weights = reserve(program, tensors)
+    matrices, keys = weights.matrices, list(weights.matrices)
+    # One call for all: a job per Python thread would wait for the interpreter, which a start keeps busy, between jobs.
+    jobs = [_job(program.weights[key[0]].format, key, matrix, [tensors[n] for n in key]) for key, matrix in matrices.items()]
+    failure = _native.pack_all(jobs, threads)
+    if failure is not None:
+        raise CheckpointError(f"cannot pack {' and '.join(keys[failure[0]])}: {failure[1]}")
+    return weights
+
+
+def reserve(program: Program, tensors: Mapping[str, StoredTensor]) -> PackedWeights:
+    """What ``pack_weights`` gives, its matrices not yet filled. Raises ``CheckpointError`` as that does."""
     for name, spec in program.weights.items():
         if name not in tensors:
             raise CheckpointError(f"the model has no tensor {name!r}, which its architecture needs")
         if tensors[name].shape != spec.shape:
             raise CheckpointError(f"tensor {name!r} has shape {tensors[name].shape}, the architecture needs {spec.shape}")
     vectors = {n: as_vector(n, tensors[n]) for n, spec in program.weights.items() if len(spec.shape) == 1}
-    keys = _matrices(program)
+    keys = matrix_keys(program)
     try:
-        memory = _native.WeightMemory(sum(_native.packed_bytes(*_shape(program, key)) for key in keys))
-        matrices = {key: _native.PackedMatrix(*_shape(program, key), memory) for key in keys}
+        memory = _native.WeightMemory(sum(_native.packed_bytes(*matrix_shape(program, key)) for key in keys))
+        matrices = {key: _native.PackedMatrix(*matrix_shape(program, key), memory) for key in keys}
     except ValueError as error:
         raise CheckpointError(f"cannot pack the weights: {error}") from error
-    # One call for all: a job per Python thread would wait for the interpreter, which a start keeps busy, between jobs.
-    jobs = [_job(program.weights[key[0]].format, key, matrix, [tensors[n] for n in key]) for key, matrix in matrices.items()]
-    failure = _native.pack_all(jobs, threads)
-    if failure is not None:
-        raise CheckpointError(f"cannot pack {' and '.join(keys[failure[0]])}: {failure[1]}")
-    return PackedWeights(matrices, vectors)
+    return PackedWeights(matrices, vectors, memory)
 
 
 def as_vector(name: str, tensor: StoredTensor) -> np.ndarray:
@@ -110,7 +119,7 @@ def as_vector(name: str, tensor: StoredTensor) -> np.ndarray:
     return values if tensor.row_order is None else values[tensor.row_order]
 
 
-def _matrices(program: Program) -> list[tuple[str, ...]]:
+def matrix_keys(program: Program) -> list[tuple[str, ...]]:
     """The distinct matrices that ops read: single weights, and gate with up where one op computes both."""
     keys: dict[tuple[str, ...], None] = {}
     for op in program.ops:
@@ -123,7 +132,7 @@ def _matrices(program: Program) -> list[tuple[str, ...]]:
     return list(keys)
 
 
-def _shape(program: Program, key: tuple[str, ...]) -> tuple[str, int, int, bool]:
+def matrix_shape(program: Program, key: tuple[str, ...]) -> tuple[str, int, int, bool]:
     """A matrix's format, rows, columns, and whether it is gate and up interleaved."""
     rows, columns = program.weights[key[0]].shape
     return program.weights[key[0]].format, rows * len(key), columns, len(key) > 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forno.kernels.reference.numerics import quantize_s8, round_bf16
+from forno.kernels.reference.numerics import quantize_s8, round_bf16, round_kv_s8
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -67,3 +67,24 @@ def test_s8_shows_a_fault_instead_of_hiding_it(bad: float) -> None:
         out = quantize_s8(x).dequantize()
     assert not np.isfinite(out[0, :32]).any()
     np.testing.assert_array_equal(out[0, 32:], np.ones(32))
+
+
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=40, max_size=40))
+def test_int8_kv_is_within_half_a_step_of_its_group(values: list[float]) -> None:
+    x = np.array([[values]], np.float32)
+    kept = round_kv_s8(x)
+    assert kept.shape == x.shape
+    for group in (slice(32), slice(32, 40)):
+        amax = np.abs(x[..., group]).max()
+        assert (np.abs(kept - x)[..., group] <= amax / 127 * (1 + 1 / 128) * 0.5001 + 1e-37).all()
+        assert (np.abs(kept[..., group]) <= amax * (1 + 1 / 128)).all()
+
+
+def test_int8_kv_groups_do_not_share_a_scale_or_a_fault() -> None:
+    x = np.concatenate([np.full(32, 127.0), np.linspace(-1, 1, 32), [np.nan], np.ones(7)]).astype(np.float32)
+    kept = round_kv_s8(x)
+    assert (kept[:32] == 127).all()  # a scale that bf16 holds is kept as it is
+    assert np.abs(kept[32:64] - x[32:64]).max() < 0.005
+    assert np.isnan(kept[64:]).all()
+    assert not np.isnan(kept[:64]).any()
+    assert not round_kv_s8(np.zeros((2, 48), np.float32)).any()

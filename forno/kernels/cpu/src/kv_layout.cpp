@@ -24,12 +24,12 @@ KvCache kv_layout(const KvShape& s) {
   require(s.block_size > 0 && s.block_size <= kMaxDim && s.block_size % kPage == 0, "block_size must be a multiple of 32");
   const int64_t element = s.dtype == KvDType::F32 ? 4 : s.dtype == KvDType::BF16 ? 2 : 1;
   const int64_t k_bytes = padded(s.k_dim) * kPage * element, v_bytes = padded(s.v_dim) * kPage * element;
-  const int64_t scale_bytes = s.dtype == KvDType::INT8 ? int64_t(kPage) * 4 : 0;
+  const int64_t scale_bytes = s.dtype == KvDType::INT8 ? int64_t(kPage) * 2 : 0;  // of one group
   KvCache c{};
-  c.v_offset = k_bytes;
-  c.k_scale_offset = k_bytes + v_bytes;
-  c.v_scale_offset = c.k_scale_offset + scale_bytes;
-  c.page_stride = c.v_scale_offset + scale_bytes;
+  c.k_scale_offset = k_bytes;
+  c.v_offset = c.k_scale_offset + kv_groups(s.k_dim) * scale_bytes;
+  c.v_scale_offset = c.v_offset + v_bytes;
+  c.page_stride = c.v_scale_offset + kv_groups(s.v_dim) * scale_bytes;
   c.head_stride = c.page_stride * (s.block_size / kPage);
   c.block_stride = c.head_stride * s.kv_heads;
   c.kv_heads = s.kv_heads;

@@ -1,8 +1,6 @@
 #include "pack_jobs.hpp"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +8,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
+
+#include "threads.hpp"
 
 namespace forno {
 namespace {
@@ -42,13 +40,6 @@ void drop_pages(const Source& s) {
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-// Lets go first whoever else wants this thread's core: Python, which has more to do until the first token than we have.
-void yield_to_others() {
-#ifdef __linux__
-  setpriority(PRIO_PROCESS, id_t(syscall(SYS_gettid)), 10);  // on Linux a thread has its own; a refusal is no error
-#endif
-}
-
 }  // namespace
 
 PackFailure pack_all(const std::vector<PackJob>& jobs, int32_t threads) {
@@ -58,8 +49,7 @@ PackFailure pack_all(const std::vector<PackJob>& jobs, int32_t threads) {
   std::atomic<size_t> next{0};
   std::mutex lock;
   PackFailure failure;
-  auto work = [&] {
-    yield_to_others();
+  on_new_threads(threads, [&] {
     for (size_t i; (i = next++) < units.size();) {
       const PackJob& job = jobs[size_t(units[i].job)];
       try {
@@ -72,14 +62,7 @@ PackFailure pack_all(const std::vector<PackJob>& jobs, int32_t threads) {
       }
       if (--left[size_t(units[i].job)] == 0 && job.mapped) std::for_each(job.sources.begin(), job.sources.end(), drop_pages);
     }
-  };
-  std::vector<std::thread> workers;
-  try {
-    for (int32_t i = 0; i < threads; ++i) workers.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads to be had: those that run do it all
-    if (workers.empty()) throw;
-  }
-  for (std::thread& worker : workers) worker.join();
+  });
   return failure;
 }
 

@@ -22,6 +22,10 @@ namespace forno {
 enum class Format : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, W8A8 };
 constexpr int32_t kNumFormats = 13;
 
+// What is written to disk in these layouts says so. Raise it with every change of what pack() makes of a source: a layout
+// above, or how float weights are quantized. Images of another number are packed again.
+constexpr int32_t kPackedLayout = 1;
+
 constexpr int32_t kPanel = 64;      // outputs side by side
 constexpr int32_t kBlock = 32;      // weights along K that share a scale
 constexpr int32_t kSuperBlocks = 8;  // blocks that share a header

@@ -85,14 +85,17 @@ struct Step {
 };
 
 enum class KvDType : int32_t { BF16 = 0, INT8 = 1, F32 = 2 };
-constexpr int32_t kPage = 32;  // tokens per page; a block is block_size / 32 pages
+constexpr int32_t kPage = 32;     // tokens per page; a block is block_size / 32 pages
+constexpr int32_t kKvGroup = 32;  // dims of an INT8 key or value that share a scale
+constexpr int32_t kv_groups(int32_t dim) { return (dim + kKvGroup - 1) / kKvGroup; }
 
 // One layer's paged cache. Block b, kv head h, page p starts at
 //   base + b * block_stride + h * head_stride + p * page_stride
-// and holds K then V (then fp32 scales for INT8), dims padded to dp = round_up(dim, 16) with zeros:
+// and holds K then V, dims padded to dp = round_up(dim, 16) with zeros:
 //   BF16: K [dp/2][32 tokens][2]      V [16 token pairs][dp][2]
-//   INT8: K u8 (q + 128) [dp/4][32][4]  V s8 [8 token quads][dp][4]  k_scale[32]  v_scale[32]
+//   INT8: K u8 (q + 128) [dp/4][32][4]  k_scale[groups][32]  V s8 [8 token quads][dp][4]  v_scale[groups][32]
 //   F32:  K [dp][32]                  V [32][dp]
+// The scales are bf16, one per token and kKvGroup dims of a head; the last group has what is left.
 // Unused token slots hold finite values (pages are zeroed when the arena is made).
 struct KvCache {
   char* base;

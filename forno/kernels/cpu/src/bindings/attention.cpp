@@ -218,6 +218,13 @@ class PagedKv {
     return v;
   }
 
+  static float bf16_at(const char* p, int64_t index) {
+    const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
+    float v;
+    std::memcpy(&v, &bits, 4);
+    return v;
+  }
+
   // Written from the layout in types.hpp, not from the kernels, so that a test of one tests the other.
   float element(const std::vector<int32_t>& blocks, int32_t token, int32_t head, int32_t d, int32_t part) const {
     const int32_t block = blocks[size_t(token / cache_.block_size)], in_block = token % cache_.block_size;
@@ -229,14 +236,9 @@ class PagedKv {
     const int64_t per = cache_.dtype == KvDType::F32 ? 1 : cache_.dtype == KvDType::BF16 ? 2 : 4;
     const int64_t index = part ? (t / per * vp + d) * per + t % per : (d / per * kPage + t) * per + d % per;
     if (cache_.dtype == KvDType::F32) return at<float>(p, index);
-    if (cache_.dtype == KvDType::BF16) {
-      const uint32_t bits = uint32_t(at<uint16_t>(p, index)) << 16;
-      float v;
-      std::memcpy(&v, &bits, 4);
-      return v;
-    }
-    const float scale = at<float>(page + (part ? cache_.v_scale_offset : cache_.k_scale_offset), t);
-    return scale * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
+    if (cache_.dtype == KvDType::BF16) return bf16_at(p, index);
+    const char* scales = page + (part ? cache_.v_scale_offset : cache_.k_scale_offset);
+    return bf16_at(scales, d / 32 * kPage + t) * float(part ? at<int8_t>(p, index) : at<uint8_t>(p, index) - 128);
   }
 
   KvCache cache_;

@@ -3,7 +3,7 @@
 
 namespace forno {
 void bind_linear(nanobind::module_& m);     // packed matrices, and the linear ops one by one for tests
-void bind_packing(nanobind::module_& m);    // all matrices of a model packed in one call
+void bind_packing(nanobind::module_& m);    // the memory of a model's matrices, packed or read
 void bind_attention(nanobind::module_& m);  // the other ops one by one for tests
 void bind_executor(nanobind::module_& m);   // the step executor
 void bind_sampling(nanobind::module_& m);   // sampling parameters, and the sampler on one row for tests

@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "../arena.hpp"
 #include "../isa.hpp"
 #include "../packed.hpp"
 #include "../types.hpp"
+#include "../weight_memory.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -129,23 +129,6 @@ nb::object to_python(Activations& a, int64_t rows) {
   if (size == 4) return nb::cast(to_numpy<float>(out, m, width));
   return nb::cast(to_numpy<uint16_t>(out, m, width));
 }
-
-// Memory for the matrices of a model, handed out from front to back.
-class WeightMemory {
- public:
-  explicit WeightMemory(size_t bytes) : arena_(bytes) {}
-
-  uint8_t* take(size_t bytes) {
-    if (bytes > arena_.bytes() - used_) throw std::invalid_argument("the memory for weights is used up");
-    uint8_t* p = reinterpret_cast<uint8_t*>(arena_.data()) + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return p;
-  }
-
- private:
-  Arena arena_;
-  size_t used_ = 0;
-};
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
@@ -289,10 +272,6 @@ void bind_linear(nb::module_& m) {
     return names;
   }, "Instruction sets that this machine and this build support, best first.");
 
-  nb::class_<WeightMemory>(m, "WeightMemory",
-                           "Memory for the matrices of a model side by side, in huge pages where the system grants them. Pages are\n"
-                           "touched by whoever packs into them.")
-      .def(nb::init<size_t>(), "bytes"_a);
   m.def("packed_bytes", [](const std::string& format, int64_t n, int64_t k, bool interleaved) {
     return packed_bytes(format_of(format.c_str()), n, k, interleaved);
   }, "format"_a, "n"_a, "k"_a, "interleaved"_a = false, "Bytes that a PackedMatrix of this shape takes, a multiple of 64.");

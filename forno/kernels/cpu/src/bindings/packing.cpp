@@ -1,4 +1,4 @@
-// All matrices of a model packed in one call.
+// The memory of a model's matrices: packed in one call, or read back from a file.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../pack_jobs.hpp"
+#include "../weight_memory.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -37,8 +38,31 @@ PackJob job_of(const Given& given) {
   return job;
 }
 
-std::optional<std::tuple<int64_t, std::string>> pack_given(const std::vector<Given>& given, int32_t threads) {
+void check_threads(int32_t threads) {
   if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be between 1 and 1024, got " + std::to_string(threads));
+}
+
+std::vector<uint64_t> checksums(const WeightMemory& memory, int32_t threads) {
+  check_threads(threads);
+  nb::gil_scoped_release release;
+  return memory.checksums(threads);
+}
+
+std::optional<std::string> read_memory(WeightMemory& memory, int file, int64_t offset, const std::vector<uint64_t>& sums, int32_t threads) {
+  check_threads(threads);
+  if (offset < 0) throw std::invalid_argument("the offset is negative");
+  nb::gil_scoped_release release;
+  std::string failure = memory.read(file, offset, sums, threads);
+  if (failure.empty()) return std::nullopt;
+  return failure;
+}
+
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> content(WeightMemory& memory) {
+  return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(memory.data(), {memory.used()}, nb::find(memory));
+}
+
+std::optional<std::tuple<int64_t, std::string>> pack_given(const std::vector<Given>& given, int32_t threads) {
+  check_threads(threads);
   std::vector<PackJob> jobs;
   for (const Given& each : given) jobs.push_back(job_of(each));
   nb::gil_scoped_release release;
@@ -50,6 +74,17 @@ std::optional<std::tuple<int64_t, std::string>> pack_given(const std::vector<Giv
 }  // namespace
 
 void bind_packing(nb::module_& m) {
+  m.attr("PACKED_LAYOUT") = kPackedLayout;
+  m.attr("CHUNK_BYTES") = kChunk;
+  nb::class_<WeightMemory>(m, "WeightMemory",
+                           "Memory for the matrices of a model side by side, in huge pages where the system grants them. Pages are\n"
+                           "touched by whoever packs into them. Checksums are of CHUNK_BYTES each, in order, the last of what is left.")
+      .def(nb::init<size_t>(), "bytes"_a)
+      .def_prop_ro("content", &content, "uint8: what was handed out so far, not copied.")
+      .def("checksums", &checksums, "threads"_a, "64 bits of every chunk. The GIL is released.")
+      .def("read", &read_memory, "file"_a, "offset"_a, "checksums"_a, "threads"_a,
+           "Fill what was handed out from a file descriptor, on several threads; the GIL is released. Returns None, or why the file\n"
+           "does not hold it: too short, other checksums, unreadable. The content is undefined then.");
   m.def("pack_all", &pack_given, "jobs"_a, "threads"_a,
         "Fill matrices on several threads; the GIL is released. A job is (matrix, sources, source_format, row_order, mapped): one\n"
         "(data, scales), or gate's and up's, as PackedMatrix.pack takes them; `mapped`: the sources are whole mapped files' pages, dropped from\n"

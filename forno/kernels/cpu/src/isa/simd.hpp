@@ -9,7 +9,8 @@
 #include <immintrin.h>
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarm inside GCC's own intrinsics (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // these two: false alarms inside GCC's own intrinsics (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #define FORNO_INLINE inline __attribute__((always_inline))

@@ -48,20 +48,16 @@ constexpr float kLog2e = 1.44269504f;
 // x[i] = 2^(n[i] + x[i]) for x in [-1/2, 1/2] and whole n in [-200, 127]. The polynomial is our own least-maximum fit of 2^x
 // there, the constant term held at 1. Each step is taken for all vectors before the next one:
 // dozens of dependent operations in a row fill the core's window, and it finds few that are ready.
-// kForBf16: for weights that are rounded to bfloat16 (2e-3), an error of 1e-4 will do.
-template <bool kForBf16 = false, int N>
+template <int N>
 FORNO_INLINE void vpower_each(const vf (&n)[N], vf (&x)[N]) {
-  constexpr float kExact[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
-  constexpr float kShort[] = {0x1.c2a25cp-5f, 0x1.f00c4ep-3f, 0x1.62f5fap-1f, 1.0f};
-  constexpr int kDegree = kForBf16 ? 3 : 5;
-  const auto coefficient = [&](int k) { return vset(kForBf16 ? kShort[k] : kExact[k]); };
+  constexpr float kCoefficients[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
   vf p[N];
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) p[i] = coefficient(0);
+  for (int i = 0; i < N; ++i) p[i] = vset(kCoefficients[0]);
 #pragma GCC unroll 8
-  for (int k = 1; k <= kDegree; ++k)
+  for (int k = 1; k <= 5; ++k)
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], coefficient(k));
+    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], vset(kCoefficients[k]));
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
 #if defined(FORNO_AVX512)
@@ -86,18 +82,46 @@ FORNO_INLINE vf vnearest(vf x) {
 // 2^x for x <= 127 with a relative error below 3e-7: exactly 1 at 0, exactly 0 below -150; NaN stays NaN. Above 127 it
 // is at least 2^127. Softmax weights in powers of two need no range reduction by ln 2, and AVX-512 scales by a power in
 // one instruction.
-template <bool kForBf16 = false>
-FORNO_INLINE vf vexp2(vf x) {
+template <int N>
+FORNO_INLINE void vexp2_each(vf (&x)[N]) {
+  vf n[N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
 #if defined(FORNO_AVX512)
-  x = vmax(vset(-200.0f), x);
+    x[i] = vmax(vset(-200.0f), x[i]);
 #else
-  x = vmax(vset(-200.0f), vmin(vset(127.0f), x));
+    x[i] = vmax(vset(-200.0f), vmin(vset(127.0f), x[i]));
 #endif
-  const vf n[1] = {vnearest(x)};
-  vf power[1] = {x - n[0]};
-  vpower_each<kForBf16>(n, power);
-  return power[0];
+    n[i] = vnearest(x[i]);
+    x[i] -= n[i];
+  }
+  vpower_each(n, x);
 }
+FORNO_INLINE vf vexp2(vf x) {
+  vf one[1] = {x};
+  vexp2_each(one);
+  return one[0];
+}
+
+#if defined(FORNO_AVX512)
+// The same for results that are rounded to bfloat16 (2e-3): a relative error of 1e-4 will do, but still exactly 1 at 0. One
+// instruction takes x - floor(x) (of minus infinity 0), and the power scales by 2^floor(x): nothing is left to clamp.
+template <int N>
+FORNO_INLINE void vexp2_short_each(vf (&x)[N]) {
+  constexpr float kCoefficients[] = {0x1.3baaaap-4f, 0x1.d23788p-3f, 0x1.63e65ap-1f, 1.0f};  // our own fit over [0, 1]
+  vf f[N], p[N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) f[i] = _mm512_reduce_ps(x[i], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) p[i] = vset(kCoefficients[0]);
+#pragma GCC unroll 8
+  for (int k = 1; k <= 3; ++k)
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], f[i], vset(kCoefficients[k]));
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
+}
+#endif
 
 // x / (1 + e^-x) with a relative error below 2e-6 from -87 on; below, something closer to zero than 1e-34. NaN stays NaN and an
 // infinity infinite, for they are errors to be seen, not limits to be taken.

@@ -31,6 +31,11 @@ FORNO_INLINE Partial partial_at(char* memory, int64_t rows, int64_t vp) {
 }
 FORNO_INLINE Partial rows_from(Partial p, int32_t row, int64_t vp) { return {p.o + row * vp, p.m + row, p.l + row}; }
 
+inline void clear(Partial p, int64_t rows, int64_t vp) {
+  for (int64_t i = 0; i < rows; ++i) p.m[i] = kEmpty, p.l[i] = 0.0f;
+  __builtin_memset(p.o, 0, size_t(rows * vp) * 4);
+}
+
 // cap * tanh(score / cap), as an exponent of two.
 FORNO_INLINE vf soft_capped(vf score, float cap) {
   const vf e = vexp2(score * vset(2.0f * kLog2e / cap));
@@ -39,126 +44,158 @@ FORNO_INLINE vf soft_capped(vf score, float cap) {
 
 constexpr int kPageVectors = kPage / kLanes;
 
-// A page of weights to where the sums read them; returns what they add to the row's l. In bf16 l is summed from the
-// rounded weights, so that rounding them does not bias their mean.
+// A page of weights to where the sums read them; returns `total` and what they add to the row's l. In bf16 l is summed from
+// the rounded weights, so that rounding them does not bias their mean.
 template <KvDType kType>
-FORNO_INLINE vf store_weights(char* weights, int token, const vf* w) {
+FORNO_INLINE vf store_weights(char* weights, int token, const vf* w, vf total) {
 #if defined(FORNO_AVX512)
   if constexpr (kPairs<kType>) {
     const __m512bh rounded = _mm512_cvtne2ps_pbh(w[1], w[0]);
     std::memcpy(weights + token * 2, &rounded, 64);
-    const vi bits = vload_words(&rounded);
-    return vlow_bf16(bits) + vhigh_bf16(bits);
+    return _mm512_dpbf16_ps(total, rounded, (__m512bh)_mm512_set1_epi32(0x3f803f80));  // times 1
   }
 #endif
-  vf sum{};
   for (int i = 0; i < kPageVectors; ++i) {
     vstore(reinterpret_cast<float*>(weights) + token + i * kLanes, w[i]);
-    sum = sum + w[i];
+    total = total + w[i];
   }
-  return sum;
-}
-
-// Weights times the values' scales. A masked token's scale may be NaN, and 0 times NaN is not 0.
-FORNO_INLINE vf scaled_weight(vf weight, const float* scale, int lo, int hi) {
-  const vf w = weight * vload(scale);
-  return lo > 0 || hi < kLanes ? vkeep(w, lo, hi, 0.0f) : w;
+  return total;
 }
 
 // The pages' tokens [lo, hi) are those that a row sees.
 struct Seen { int lo, hi; };
 
-// The lane-wise maximum of a row's scores that need no scale, cap or mask. Here and below the plain case, which is most of
-// a long prompt, is only faster: the same operations on the same numbers.
-FORNO_INLINE vf plain_scores(const Pages& pages, const float* scores) {
-  vf top = vset(kEmpty);
-  for (int token = pages.first * kPage; token < pages.last * kPage; token += kPage)
-    FORNO_UNROLL for (int i = 0; i < kPage; i += kLanes) top = vmax(vload(scores + token + i), top);
-  return top;
+// Weights times the values' scales. A masked token's scale may be NaN, and 0 times NaN is not 0.
+FORNO_INLINE vf scaled_weight(vf weight, const uint16_t* scale, int token, Seen seen) {
+  const vf w = weight * vload_bf16(scale);
+  return seen.lo > token || seen.hi < token + kLanes ? vkeep(w, seen.lo - token, seen.hi - token, 0.0f) : w;
 }
 
-// A row's scores as exponents of two, scaled, capped and masked in place; returns their lane-wise maximum.
+// A row's scores as exponents of two, capped and masked in place; returns their lane-wise maximum.
 FORNO_INLINE vf masked_scores(const Pages& pages, float softcap, Seen seen, float* scores) {
   vf top = vset(kEmpty);
-  for (int page = pages.first; page < pages.last; ++page)
-    for (int i = 0; i < kPage; i += kLanes) {
-      const int token = page * kPage + i;
-      vf s = vload(scores + token);
-      if (pages.k_scale[page]) s = s * vload(pages.k_scale[page] + i);
-      if (softcap > 0.0f) s = soft_capped(s, softcap);
-      if (seen.lo > token || seen.hi < token + kLanes) s = vkeep(s, seen.lo - token, seen.hi - token, kMasked);
-      vstore(scores + token, s);
-      top = vmax(s, top);
-    }
+  for (int token = pages.first * kPage; token < pages.last * kPage; token += kLanes) {
+    vf s = vload(scores + token);
+    if (softcap > 0.0f) s = soft_capped(s, softcap);
+    if (seen.lo > token || seen.hi < token + kLanes) s = vkeep(s, seen.lo - token, seen.hi - token, kMasked);
+    vstore(scores + token, s);
+    top = vmax(s, top);
+  }
   return top;
 }
 
-// A row's scores to weights 2^(score - most) where the sums read them; returns their lane-wise sum.
-template <KvDType kType, bool kPlain>
-FORNO_INLINE vf weights_of(const Pages& pages, Seen seen, const float* scores, float most, char* weights) {
-  vf total{};
-  for (int page = pages.first; page < pages.last; ++page) {
-    const int token = page * kPage;
-    vf w[kPageVectors];
-    FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
-      w[i] = vexp2<kPairs<kType>>(vload(scores + token + i * kLanes) - vset(most));
-    if (!kPlain && pages.v_scale[page]) {
-      for (int i = 0; i < kPageVectors; ++i) {
-        const int at = token + i * kLanes;
-        total = total + w[i];
-        w[i] = scaled_weight(w[i], pages.v_scale[page] + i * kLanes, seen.lo - at, seen.hi - at);
-      }
-      store_weights<kType>(weights, token, w);
-    } else {
-      total = total + store_weights<kType>(weights, token, w);
+// Where a row's weights go: for kScaled types there are `groups` of them, each with the scales of a group of V's columns.
+struct RowWeights {
+  char* at;
+  int groups;
+  Seen seen;
+};
+
+// The weights 2^(score - most) of kPages pages from `page`; returns `total` and their lane-wise sum. As many vectors at once as
+// there are registers, page by page otherwise: the same operations on the same numbers.
+template <KvDType kType, int kPages>
+FORNO_INLINE vf weights_of_pages(const Pages& pages, int page, const float* scores, float most, const RowWeights& to, vf total) {
+  vf w[kPages * kPageVectors];
+  FORNO_UNROLL for (int i = 0; i < kPages * kPageVectors; ++i) w[i] = vload(scores + page * kPage + i * kLanes) - vset(most);
+#if defined(FORNO_AVX512)
+  if constexpr (kPairs<kType>) vexp2_short_each(w);
+  else vexp2_each(w);
+#else
+  vexp2_each(w);
+#endif
+  FORNO_UNROLL for (int p = 0; p < kPages; ++p) {
+    const int token = (page + p) * kPage;
+    const vf* here = w + p * kPageVectors;
+    if constexpr (!kScaled<kType>) {
+      total = store_weights<kType>(to.at, token, here, total);
+      continue;
+    }
+    FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i) total = total + here[i];
+    for (int g = 0; g < to.groups; ++g) {
+      const uint16_t* scale = pages.v_scale[page + p] + g * kPage;
+      vf scaled[kPageVectors];
+      FORNO_UNROLL for (int i = 0; i < kPageVectors; ++i)
+        scaled[i] = scaled_weight(here[i], scale + i * kLanes, token + i * kLanes, to.seen);
+      store_weights<kType>(to.at + g * kGroupWeights, token, scaled, vf{});
     }
   }
   return total;
 }
 
-// One segment for the tile's rows [row, row + count): at most kRows, sharing each load of K and V.
 template <KvDType kType>
-void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out) {
+FORNO_INLINE vf weights_of(const Pages& pages, const float* scores, float most, const RowWeights& to) {
+#if defined(FORNO_AVX512)
+  if (pages.last - pages.first == kSegmentPages) return weights_of_pages<kType, kSegmentPages>(pages, 0, scores, most, to, vf{});
+#endif
+  vf total{};
+  for (int page = pages.first; page < pages.last; ++page) total = weights_of_pages<kType, 1>(pages, page, scores, most, to, total);
+  return total;
+}
+
+// The maxima m and sums l of up to Blend::kMost rows become those with a part's; returns what their o are blended with. An
+// empty part leaves the total as it was, an empty total becomes the part: both factors are exact then.
+inline Blend blend(float* m, float* l, const float* part_m, const float* part_l, int rows) {
+  Blend factors;
+  for (int32_t base = 0; base < rows; base += kLanes) {
+    const int n = rows - base < kLanes ? rows - base : kLanes;
+    const vf mt = vload(m + base, n), mp = vload(part_m + base, n), most = vmax(mt, mp);
+    const vf ft = vexp2(mt - most), fp = vexp2(mp - most);
+    vstore(m + base, most, n);
+    vstore(l + base, vfma(vload(part_l + base, n), fp, vload(l + base, n) * ft), n);
+    vstore(factors.total + base, ft);
+    vstore(factors.part + base, fp);
+  }
+  return factors;
+}
+
+// One segment for the tile's rows [row, row + count): at most kRows, sharing each load of K and V. Merged into `out`, or
+// stored there.
+template <KvDType kType>
+void rows_of_segment(const Job& job, Pages pages, int32_t begin, bool poisoned, int32_t row, int count, Partial out, bool merged) {
   const int64_t element = kPairs<kType> ? 2 : 4;
   const int32_t lowest = job.first_key(row) - begin, highest = job.positions[row + count - 1] + 1 - begin;
   if (lowest > pages.first * kPage) pages.first = lowest / kPage;
   if (highest < pages.last * kPage) pages.last = highest > 0 ? (highest + kPage - 1) / kPage : 0;
   if (pages.first >= pages.last) {
-    for (int r = 0; r < count; ++r) out.m[r] = kEmpty, out.l[r] = 0.0f;
-    __builtin_memset(out.o, 0, size_t(count) * job.vp * 4);
+    if (!merged) clear(out, count, job.vp);
     return;
   }
   const int64_t stride = query_stride<kType>(job.kp);
-  scores<kType>(count, job.query + row * stride, stride, pages, job.kp, job.scores);
   // Folding a vector's lanes takes long, but the rows' foldings overlap if nothing waits in between.
   Seen seen[kRows];
   vf folded[kRows];
-  bool plain = !pages.k_scale[pages.first] && job.args.softcap <= 0.0f;
+  bool plain = job.args.softcap <= 0.0f;
   for (int r = 0; r < count; ++r) {
     seen[r] = {job.first_key(row + r) - begin, job.positions[row + r] + 1 - begin};
     plain = plain && seen[r].lo <= pages.first * kPage && seen[r].hi >= pages.last * kPage;
+    folded[r] = vset(kEmpty);
   }
+  scores<kType>(count, job.query + row * stride, stride, pages, job.kp, job.scores, folded);
   auto row_scores = [&](int r) { return job.scores + r * kSegment; };
   auto weights = [&](int r) { return job.weights + r * kSegment * element; };
-  for (int r = 0; r < count; ++r)
-    folded[r] = plain ? plain_scores(pages, row_scores(r)) : masked_scores(pages, job.args.softcap, seen[r], row_scores(r));
-  for (int r = 0; r < count; ++r) out.m[r] = vmax_lane(folded[r]);
-  for (int r = 0; r < count; ++r)
-    folded[r] = plain ? weights_of<kType, true>(pages, seen[r], row_scores(r), out.m[r], weights(r))
-                      : weights_of<kType, false>(pages, seen[r], row_scores(r), out.m[r], weights(r));
-  for (int r = 0; r < count; ++r) out.l[r] = vsum(folded[r]);
-  if (!poisoned) return sums<kType>(count, job.weights, pages, job.vp, out.o);
+  float m[Blend::kMost], l[Blend::kMost];
+  if (!plain)  // most of a long prompt is
+    for (int r = 0; r < count; ++r) folded[r] = masked_scores(pages, job.args.softcap, seen[r], row_scores(r));
+  for (int r = 0; r < count; ++r) m[r] = vmax_lane(folded[r]);
+  const int groups = kv_groups(job.args.cache.v_dim);
+  for (int r = 0; r < count; ++r) folded[r] = weights_of<kType>(pages, row_scores(r), m[r], {weights(r), groups, seen[r]});
+  for (int r = 0; r < count; ++r) l[r] = vsum(folded[r]);
+  Blend factors;
+  if (merged) factors = blend(out.m, out.l, m, l, count);
+  else for (int r = 0; r < count; ++r) out.m[r] = m[r], out.l[r] = l[r];
+  if (!poisoned) return sums<kType>(count, job.weights, pages, job.vp, out.o, merged ? &factors : nullptr);
   for (int r = 0; r < count; ++r) {
     const Pages clean = without_masked_tokens<kType>(pages, job.vp, seen[r].lo, seen[r].hi, job.clean);
-    sums<kType>(1, weights(r), clean, job.vp, out.o + int64_t(r) * job.vp);
+    const Blend one{{factors.total[r]}, {factors.part[r]}};
+    sums<kType>(1, weights(r), clean, job.vp, out.o + int64_t(r) * job.vp, merged ? &one : nullptr);
   }
 }
 
-// Whether a page that some row does not see whole holds a value of V that masking by weight 0 would not hide. (int8 holds
-// none: see scaled_weight.)
+// Whether a page that some row does not see whole holds a value of V that masking by weight 0 would not hide. (Where int8 is
+// multiplied as it is, scaled_weight has seen to it.)
 template <KvDType kType>
 bool masks_non_finite(const Job& job, const SegmentWalk& at, const Pages& pages) {
-  if (job.args.cache.dtype == KvDType::INT8) return false;
+  if (kScaled<kType>) return false;
   const int32_t begin = at.index * kSegment;
   const int32_t before = job.first_key(at.s.row + at.s.rows - 1) - begin, after = job.positions[at.s.row] + 1 - begin;
   const int32_t first = before > 0 ? (before + kPage - 1) / kPage : 0, last = after > 0 ? after / kPage : 0;
@@ -168,9 +205,9 @@ bool masks_non_finite(const Job& job, const SegmentWalk& at, const Pages& pages)
   return has_non_finite<kType>(pages, pages.first, head, job.vp) || has_non_finite<kType>(pages, tail, pages.last, job.vp);
 }
 
-// The segment at.index for all rows of its stretch; `out` is the first one's.
+// The segment at.index for all rows of its stretch, merged into `out` (the first one's) or stored there.
 template <KvDType kType>
-void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out) {
+void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out, bool merged) {
   const int32_t begin = at.index * kSegment, first_row = at.s.row, rows = at.s.rows;
   const Pages pages = find_pages(job, at);
   const bool poisoned = masks_non_finite<kType>(job, at, pages);
@@ -179,29 +216,18 @@ void segment_of_stretch(const Job& job, const SegmentWalk& at, Partial out) {
     const int count = (rows - row + blocks - b - 1) / (blocks - b);  // as equal as can be
     Pages passed = pages;
     passed.fetch_in_pass(b == 0, b == blocks - 1);
-    rows_of_segment<kType>(job, passed, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp));
+    rows_of_segment<kType>(job, passed, begin, poisoned, first_row + row, count, rows_from(out, row, job.vp), merged);
     row += count;
   }
 }
 
-inline void clear(Partial p, int64_t rows, int64_t vp) {
-  for (int64_t i = 0; i < attention_plan::round_up(rows, 16); ++i) p.m[i] = kEmpty, p.l[i] = 0.0f;
-  __builtin_memset(p.o, 0, size_t(rows * vp) * 4);
-}
-
-// total += part. An empty part leaves total as it was, an empty total becomes part: both factors are exact then.
+// total += part, as rows_of_segment merges.
 inline void merge(Partial total, Partial part, int32_t rows, int vp) {
-  for (int32_t base = 0; base < rows; base += kLanes) {
-    const int n = rows - base < kLanes ? rows - base : kLanes;
-    const vf mt = vload(total.m + base, n), mp = vload(part.m + base, n), most = vmax(mt, mp);
-    const vf ft = vexp2(mt - most), fp = vexp2(mp - most);
-    vstore(total.m + base, most, n);
-    vstore(total.l + base, vfma(vload(part.l + base, n), fp, vload(total.l + base, n) * ft), n);
-    float factor_total[kLanes], factor_part[kLanes];
-    vstore(factor_total, ft);
-    vstore(factor_part, fp);
+  for (int32_t base = 0; base < rows; base += Blend::kMost) {
+    const int n = rows - base < Blend::kMost ? rows - base : Blend::kMost;
+    const Blend factors = blend(total.m + base, total.l + base, part.m + base, part.l + base, n);
     for (int r = 0; r < n; ++r) {
-      const vf a = vset(factor_total[r]), b = vset(factor_part[r]);
+      const vf a = vset(factors.total[r]), b = vset(factors.part[r]);
       float* to = total.o + int64_t(base + r) * vp;
       const float* from = part.o + int64_t(base + r) * vp;
       for (int c = 0; c < vp; c += kLanes) vstore(to + c, vfma(vload(from + c), b, vload(to + c) * a));
@@ -231,7 +257,7 @@ void run_part(const Job& job, const Problem& problem, SegmentWalk at, Partial to
   const int64_t stride = attention_plan::head_partials_bytes(problem, tile) / tile.segments;
   char* shared = job.args.shared + tile.partials + job.unit.kv_head * stride * tile.segments;
   auto partial = [&](int32_t segment) { return partial_at(shared + segment * stride, tile.rows, job.vp); };
-  while (at.next()) segment_of_stretch<kType>(job, at, partial(at.index - tile.segment));
+  while (at.next()) segment_of_stretch<kType>(job, at, partial(at.index - tile.segment), false);
   int32_t* arrived = reinterpret_cast<int32_t*>(job.args.shared) + tile.counter + job.unit.kv_head;
   if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < tile.parts) return;
   __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);  // as the next op expects it
@@ -241,18 +267,14 @@ void run_part(const Job& job, const Problem& problem, SegmentWalk at, Partial to
 }
 
 template <KvDType kType>
-void run_unit(const Job& job, const Problem& problem, char* total_memory, char* segment_memory) {
-  const int32_t rows = job.rows();
-  const Partial total = partial_at(total_memory, rows, job.vp), partial = partial_at(segment_memory, rows, job.vp);
+void run_unit(const Job& job, const Problem& problem, char* total_memory) {
+  const Partial total = partial_at(total_memory, job.rows(), job.vp);
   load_queries<kType>(job);
   SegmentWalk at{{&job.unit.tile, job.group, job.unit.part}};
   if (job.unit.tile.parts > 1) return run_part<kType>(job, problem, at, total);
   at.next();  // the first stretch has all rows: what merging into nothing would leave
-  segment_of_stretch<kType>(job, at, total);
-  while (at.next()) {
-    segment_of_stretch<kType>(job, at, partial);
-    merge(rows_from(total, at.s.row, job.vp), partial, at.s.rows, job.vp);
-  }
+  segment_of_stretch<kType>(job, at, total, false);
+  while (at.next()) segment_of_stretch<kType>(job, at, rows_from(total, at.s.row, job.vp), true);
   finish(job, total);
 }
 
@@ -303,7 +325,7 @@ inline void attention_op(const AttentionArgs& args, const Step& step, Worker& wo
     const attention::Job job{args, pair[i], number >= 0 ? &pair[i ^ 1] : nullptr, group, kp, vp, memory + at.query,
                              memory + at.pages, memory + at.clean, reinterpret_cast<float*>(memory + at.scores),
                              memory + at.weights, reinterpret_cast<int32_t*>(memory + at.rows)};
-    run(job, problem, memory + at.total, memory + at.segment);
+    run(job, problem, memory + at.total);
   }
 }
 

@@ -28,16 +28,24 @@ static_assert(kRows <= attention_plan::kBlockRows, "scratch holds the scores of 
 // Unrolled before the compiler decides where arrays live, so that accumulators stay in registers from first to last.
 #define FORNO_UNROLL _Pragma("GCC unroll 16")
 
-// Weights and V are multiplied as bf16 pairs for this type of computation (INT8 differs from BF16 in its scores only).
+// Weights and V are multiplied as bf16 pairs for this type of computation. (INT8 differs from BF16 in its scores, and in
+// that a row has weights for each group of V's columns: the group's scale is in them.)
 template <KvDType kType>
 constexpr bool kPairs = kNative && kType != KvDType::F32;
+
+// K and V are multiplied as codes, which leaves their scales to the scores and the weights.
+template <KvDType kType>
+constexpr bool kScaled = kNative && kType == KvDType::INT8;
+
+// A row's weights for the groups of V's columns lie this many bytes apart.
+constexpr int kGroupWeights = kRows * kSegment * 2;
 
 // K and V of a segment in the type that is computed with; [first, last) are the pages in use.
 struct Pages {
   const char* k[kSegmentPages];
   const char* v[kSegmentPages];
-  const float* k_scale[kSegmentPages];  // per token, or null
-  const float* v_scale[kSegmentPages];
+  const uint16_t* k_scale[kSegmentPages];  // bf16 [groups][kPage], for INT8 only
+  const uint16_t* v_scale[kSegmentPages];
   // What to fetch from memory, line by line, while the scores or the sums of a page are computed: pages are scattered,
   // and the hardware's prefetcher stops at the end of each. Bursts do not work, they fill the miss queue and stall.
   const char* during_scores[kSegmentPages];
@@ -54,9 +62,43 @@ struct Pages {
   }
 };
 
+// Stores the scores of V vectors of tokens for R rows; `top` becomes the lane-wise maximum with what it was.
+template <int R, int V>
+FORNO_INLINE void store_scores(const vf (&acc)[R][V], int page, float* scores, vf* top) {
+  FORNO_UNROLL for (int r = 0; r < R; ++r) {
+    vf most = top[r];
+    FORNO_UNROLL for (int i = 0; i < V; ++i) {
+      vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
+      most = vmax(acc[r][i], most);
+    }
+    top[r] = most;
+  }
+}
+
+// How two parts of a row's sums are added: total * its factor + part * its factor.
+struct Blend {
+  static constexpr int kMost = 16;
+  float total[kMost], part[kMost];
+};
+
+// Stores C vectors of sums for R rows, or blends them into what is there.
+template <int R, int C>
+FORNO_INLINE void store_sums(const vf (&acc)[R][C], float* out, int64_t out_stride, const Blend* blend) {
+  FORNO_UNROLL for (int r = 0; r < R; ++r) {
+    float* to = out + r * out_stride;
+    if (blend == nullptr) {
+      FORNO_UNROLL for (int c = 0; c < C; ++c) vstore(to + c * kLanes, acc[r][c]);
+    } else {
+      const vf a = vset(blend->total[r]), b = vset(blend->part[r]);
+      FORNO_UNROLL for (int c = 0; c < C; ++c)
+        vstore(to + c * kLanes, vfma(acc[r][c], b, vload(to + c * kLanes) * a));
+    }
+  }
+}
+
 // scores[r][t] = sum over d of q[r][d] * K[d][t] for P pages from `page`, fp32.
 template <int R, int P>
-void scores_f32(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
+void scores_f32(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores, vf* top) {
   constexpr int kVectors = kPage / kLanes;
   vf acc[R][P * kVectors] = {};
   for (int d = 0; d < dim; ++d) {
@@ -70,13 +112,13 @@ void scores_f32(const char* query, int64_t query_stride, const Pages& pages, int
       FORNO_UNROLL for (int r = 0; r < R; ++r) acc[r][i] = vfma(q[r], x, acc[r][i]);
     }
   }
-  FORNO_UNROLL for (int r = 0; r < R; ++r)
-    FORNO_UNROLL for (int i = 0; i < P * kVectors; ++i) vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
+  store_scores<R, P * kVectors>(acc, page, scores, top);
 }
 
 // out[r][c] = sum over t of weights[r][t] * V[t][c], fp32, for C vectors of columns from `column`.
 template <int R, int C>
-void sums_f32(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
+void sums_f32(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride,
+              const Blend* blend) {
   const float* w = reinterpret_cast<const float*>(weights);
   vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
@@ -90,8 +132,7 @@ void sums_f32(const char* weights, const Pages& pages, int v_stride, int column,
       }
     }
   }
-  FORNO_UNROLL for (int r = 0; r < R; ++r)
-    FORNO_UNROLL for (int c = 0; c < C; ++c) vstore(out + r * out_stride + column + c * kLanes, acc[r][c]);
+  store_sums<R, C>(acc, out + column, out_stride, blend);
 }
 
 #if defined(FORNO_AVX512)
@@ -104,7 +145,7 @@ FORNO_INLINE __m512bh broadcast_pair(const void* p) {
 
 // The same products on bf16 pairs with vdpbf16ps: pairs of d for scores, pairs of tokens for sums.
 template <int R, int P>
-void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
+void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores, vf* top) {
   vf acc[R][2 * P] = {};
   for (int d = 0; d < dim; d += 2) {
     __m512bh k[2 * P];
@@ -118,19 +159,25 @@ void scores_bf16(const char* query, int64_t query_stride, const Pages& pages, in
       FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) acc[r][i] = _mm512_dpbf16_ps(acc[r][i], k[i], q);
     }
   }
-  FORNO_UNROLL for (int r = 0; r < R; ++r)
-    FORNO_UNROLL for (int i = 0; i < 2 * P; ++i) vstore(scores + r * kSegment + page * kPage + i * kLanes, acc[r][i]);
+  store_scores<R, 2 * P>(acc, page, scores, top);
 }
 
-// A query as two signed digits, q = scale * (high + low / 128), which keeps 15 bits where one digit would keep 8; K is
-// unsigned with 128 for zero, so sums start at -128 * sum(digits).
-struct Int8Query { float scale; int32_t start_high, start_low; };  // lies behind the digits [dim] and [dim]
+// A query as two signed digits, q = unit * (128 * high + low), which keeps 15 bits where one digit would keep 8. Behind the
+// digits [dim] and [dim] lie `unit` and an int32 for each group of dims: K is unsigned with 128 for zero, so the group's sum
+// starts at -128 * (128 * sum(high) + sum(low)). It stays below 2^28.
 
-template <int R>
-void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores) {
-  vi high[R][2] = {}, low[R][2] = {};
-  const char *k = pages.k[page], *next = pages.during_scores[page];
-  for (int d = 0; d < dim; d += 4, k += kPage * 4, next += kPage * 4) {
+// The dims of one group; adds its part of the scores to what is there, unless it is the first.
+template <int R, bool kFirst>
+FORNO_INLINE void scores_of_group(const char* query, int64_t query_stride, int dim, int d, int end, const char* k, const char* next,
+                                  const uint16_t* k_scale, float* scores) {
+  vi high[R][2], low[R][2];
+  FORNO_UNROLL for (int r = 0; r < R; ++r) {
+    int32_t start;
+    std::memcpy(&start, query + r * query_stride + 2 * dim + 4 + d / kKvGroup * 4, 4);
+    high[r][0] = high[r][1] = vi{};
+    low[r][0] = low[r][1] = vset_words(start);
+  }
+  for (; d < end; d += 4, k += kPage * 4, next += kPage * 4) {
     __builtin_prefetch(next);
     __builtin_prefetch(next + 64);
     const __m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + 64);
@@ -143,18 +190,38 @@ void scores_int8(const char* query, int64_t query_stride, const Pages& pages, in
       low[r][1] = (vi)_mm512_dpbusd_epi32((__m512i)low[r][1], k1, l);
     }
   }
+  const vf scale[2] = {vload_bf16(k_scale), vload_bf16(k_scale + kLanes)};
   FORNO_UNROLL for (int r = 0; r < R; ++r) {
-    Int8Query head;
-    std::memcpy(&head, query + r * query_stride + 2 * dim, sizeof head);
+    float unit;
+    std::memcpy(&unit, query + r * query_stride + 2 * dim, 4);
     FORNO_UNROLL for (int i = 0; i < 2; ++i) {
-      const vi h = high[r][i] + head.start_high, l = low[r][i] + head.start_low;
-      vstore(scores + r * kSegment + page * kPage + i * kLanes, vfma(vfloat(h), vset(128.0f), vfloat(l)) * vset(head.scale));
+      float* to = scores + r * kSegment + i * kLanes;
+      const vf part = vfloat((high[r][i] << 7) + low[r][i]) * vset(unit);
+      vstore(to, kFirst ? part * scale[i] : vfma(part, scale[i], vload(to)));
     }
   }
 }
 
-template <int R, int C>
-void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride) {
+template <int R>
+void scores_int8(const char* query, int64_t query_stride, const Pages& pages, int page, int dim, float* scores, vf* top) {
+  const char *k = pages.k[page], *next = pages.during_scores[page];
+  const uint16_t* k_scale = pages.k_scale[page];
+  scores += page * kPage;
+  const int first_end = kKvGroup < dim ? kKvGroup : dim;
+  scores_of_group<R, true>(query, query_stride, dim, 0, first_end, k, next, k_scale, scores);
+  for (int d = kKvGroup; d < dim; d += kKvGroup) {
+    const int end = d + kKvGroup < dim ? d + kKvGroup : dim;
+    k_scale += kPage;
+    scores_of_group<R, false>(query, query_stride, dim, d, end, k + d * kPage, next + d * kPage, k_scale, scores);
+  }
+  FORNO_UNROLL for (int r = 0; r < R; ++r)
+    top[r] = vmax(vload(scores + r * kSegment + kLanes), vmax(vload(scores + r * kSegment), top[r]));
+}
+
+template <int R, int C, bool kGrouped>
+void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column, float* out, int64_t out_stride,
+              const Blend* blend) {
+  constexpr int kVectors = kGrouped ? kKvGroup / kLanes : C;  // vectors of columns that share weights
   vf acc[R][C] = {};
   for (int page = pages.first; page < pages.last; ++page) {
     const char *v = pages.v[page] + column * 4, *next = pages.during_sums[page] + column * 4;
@@ -166,19 +233,20 @@ void sums_bf16(const char* weights, const Pages& pages, int v_stride, int column
         __builtin_prefetch(next + c * 64);
       }
       FORNO_UNROLL for (int r = 0; r < R; ++r) {
-        const __m512bh p = broadcast_pair(w + r * kSegment * 2);
-        FORNO_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
+        FORNO_UNROLL for (int g = 0; g < C; g += kVectors) {
+          const __m512bh p = broadcast_pair(w + r * kSegment * 2 + g / kVectors * kGroupWeights);
+          for (int c = g; c < C && c < g + kVectors; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], x[c], p);
+        }
       }
     }
   }
-  FORNO_UNROLL for (int r = 0; r < R; ++r)
-    FORNO_UNROLL for (int c = 0; c < C; ++c) vstore(out + r * out_stride + column + c * kLanes, acc[r][c]);
+  store_sums<R, C>(acc, out + column, out_stride, blend);
 }
 #endif
 
 // One entry per number of rows: the micro-kernels want it at compile time.
-using ScoresFn = void (*)(const char*, int64_t, const Pages&, int, int, float*);
-using SumsFn = void (*)(const char*, const Pages&, int, int, float*, int64_t);
+using ScoresFn = void (*)(const char*, int64_t, const Pages&, int, int, float*, vf*);
+using SumsFn = void (*)(const char*, const Pages&, int, int, float*, int64_t, const Blend*);
 
 template <KvDType kType, int R, int P>
 constexpr ScoresFn scores_for() {
@@ -191,7 +259,7 @@ constexpr ScoresFn scores_for() {
 template <KvDType kType, int R, int C>
 constexpr SumsFn sums_for() {
 #if defined(FORNO_AVX512)
-  if constexpr (kPairs<kType>) return sums_bf16<R, C>;
+  if constexpr (kPairs<kType>) return sums_bf16<R, C, kType == KvDType::INT8>;
 #endif
   return sums_f32<R, C>;
 }
@@ -206,9 +274,9 @@ constexpr SumsFn sums_for() {
 #define FORNO_BY_ROWS(kernel, n) {kernel<kType, 1, n>()}
 #endif
 
-// Scores of all pages in use for `rows` rows.
+// Scores of all pages in use for `rows` rows, and into `top` the lane-wise maximum of them and what was there.
 template <KvDType kType>
-void scores(int rows, const char* query, int64_t query_stride, const Pages& pages, int dim, float* out) {
+void scores(int rows, const char* query, int64_t query_stride, const Pages& pages, int dim, float* out, vf* top) {
   static constexpr ScoresFn table[kScorePages][kRows] = {
       FORNO_BY_ROWS(scores_for, 1),
 #if defined(FORNO_AVX512)
@@ -218,21 +286,23 @@ void scores(int rows, const char* query, int64_t query_stride, const Pages& page
   for (int page = pages.first; page < pages.last;) {
     const int most = kType == KvDType::INT8 ? 1 : kScorePages;  // two digits already fill the registers
     const int count = pages.last - page < most ? pages.last - page : most;
-    table[count - 1][rows - 1](query, query_stride, pages, page, dim, out);
+    table[count - 1][rows - 1](query, query_stride, pages, page, dim, out, top);
     page += count;
   }
 }
 
-// All `v_stride` (padded) columns of out for `rows` rows.
+// All `v_stride` (padded) columns of out for `rows` rows, blended into what is there unless `blend` is null.
 template <KvDType kType>
-void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out) {
+void sums(int rows, const char* weights, const Pages& pages, int v_stride, float* out, const Blend* blend) {
   static constexpr SumsFn table[kColumns][kRows] = {
       FORNO_BY_ROWS(sums_for, 1), FORNO_BY_ROWS(sums_for, 2), FORNO_BY_ROWS(sums_for, 3), FORNO_BY_ROWS(sums_for, 4),
   };
   const int blocks = v_stride / kLanes;
   for (int block = 0; block < blocks;) {
     const int count = blocks - block < kColumns ? blocks - block : kColumns;
-    table[count - 1][rows - 1](weights, pages, v_stride, block * kLanes, out, v_stride);
+    const char* from = weights;
+    if (kScaled<kType>) from += block * kLanes / kKvGroup * kGroupWeights;  // a pass begins with a group
+    table[count - 1][rows - 1](from, pages, v_stride, block * kLanes, out, v_stride, blend);
     block += count;
   }
 }

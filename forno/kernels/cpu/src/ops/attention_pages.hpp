@@ -60,15 +60,17 @@ inline void unpack_pairs(const char* in, int count, int length, char* out_bytes)
     }
 }
 
-// [count][length][4] bytes -> [4 * count][length] fp32, after flipping the bits of `flip` in each byte.
-inline void unpack_bytes(const char* in, int count, int length, uint8_t flip, char* out_bytes) {
+// [count][length][4] bytes -> [4 * count][length] fp32: the bits of `flip` in each byte flipped, then times what
+// scale(row, column) holds for a vector of columns.
+template <class F>
+FORNO_INLINE void unpack_bytes(const char* in, int count, int length, uint8_t flip, F scale, char* out_bytes) {
   float* out = reinterpret_cast<float*>(out_bytes);
   for (int i = 0; i < count; ++i, out += 4 * length)
     for (int j = 0; j < length; j += kLanes, in += kLanes * 4) {
       const vi b = vload_words(in);
       for (int k = 0; k < 4; ++k) {
         const vi flipped = b ^ vset_words(int32_t(0x01010101u * flip));
-        vstore(out + k * length + j, vfloat((flipped << (24 - 8 * k)) >> 24));
+        vstore(out + k * length + j, vfloat((flipped << (24 - 8 * k)) >> 24) * scale(4 * i + k, j));
       }
     }
 }
@@ -145,16 +147,19 @@ inline Pages find_pages(const Job& job, const SegmentWalk& at) {
     char* k = job.pages + int64_t(i) * kPage * (job.kp + job.vp) * 4;
     char* v = k + int64_t(kPage) * job.kp * 4;
     if (cache.dtype == KvDType::INT8) {
-      pages.k_scale[i] = reinterpret_cast<const float*>(page + cache.k_scale_offset);
-      pages.v_scale[i] = reinterpret_cast<const float*>(page + cache.v_scale_offset);
+      pages.k_scale[i] = reinterpret_cast<const uint16_t*>(page + cache.k_scale_offset);
+      pages.v_scale[i] = reinterpret_cast<const uint16_t*>(page + cache.v_scale_offset);
     }
 #if defined(FORNO_AVX512)
     unpack_bytes(pages.v[i], kPage / 4, job.vp, v, ahead[0]);
     pages.during_scores[i] = ahead[count];
 #else
     if (cache.dtype == KvDType::INT8) {
-      unpack_bytes(pages.k[i], job.kp / 4, kPage, 0x80, k);
-      unpack_bytes(pages.v[i], kPage / 4, job.vp, 0, v);
+      const uint16_t *k_scale = pages.k_scale[i], *v_scale = pages.v_scale[i];
+      auto of_keys = [=](int d, int t) { return vload_bf16(k_scale + d / kKvGroup * kPage + t); };
+      auto of_values = [=](int t, int d) { return vlow_bf16(vset_words(v_scale[d / kKvGroup * kPage + t])); };
+      unpack_bytes(pages.k[i], job.kp / 4, kPage, 0x80, of_keys, k);
+      unpack_bytes(pages.v[i], kPage / 4, job.vp, 0, of_values, v);
     } else {
       unpack_pairs(pages.k[i], job.kp / 2, kPage, k);
       unpack_pairs(pages.v[i], kPage / 2, job.vp, v);

@@ -32,7 +32,7 @@ inline int64_t partial_bytes(int64_t heads, int64_t v_dim) { return heads * (rou
 
 inline int32_t tile_tokens(int32_t group) { return group >= kTileRows ? 1 : kTileRows / group; }
 
-struct ScratchLayout { int64_t query, total, segment, pages, clean, scores, weights, rows, bytes; };
+struct ScratchLayout { int64_t query, total, pages, clean, scores, weights, rows, bytes; };
 
 // Offsets in Worker::scratch.
 inline ScratchLayout scratch_layout(int32_t group, int32_t k_dim, int32_t v_dim) {
@@ -41,12 +41,12 @@ inline ScratchLayout scratch_layout(int32_t group, int32_t k_dim, int32_t v_dim)
   const int64_t partial = round_up(partial_floats(rows, v_dim) * 4, 64);
   ScratchLayout s{};
   s.total = s.query + round_up(rows * kp * 4, 64);
-  s.segment = s.total + partial;
-  s.pages = s.segment + partial;                            // K and V of a segment, unpacked to fp32 at most
+  s.pages = s.total + partial;                              // K and V of a segment, unpacked to fp32 at most
   s.clean = s.pages + kSegment * (kp + vp) * 4;             // a copy of V without masked tokens
   s.scores = s.clean + kSegment * vp * 4;
   s.weights = s.scores + kBlockRows * kSegment * 4;
-  s.rows = s.weights + kBlockRows * kSegment * 4;           // each row's position
+  const int64_t weight_bytes = 2 * kv_groups(v_dim) > 4 ? 2 * kv_groups(v_dim) : 4;  // fp32, or bf16 for each group of V
+  s.rows = s.weights + kBlockRows * kSegment * weight_bytes;  // each row's position
   s.bytes = s.rows + round_up(rows * 4, 64);
   return s;
 }

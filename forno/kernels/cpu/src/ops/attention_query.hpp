@@ -48,7 +48,8 @@ struct Job {
   }
 };
 
-// One query of `dim` values as the micro-kernels of a type read it, in kp * 4 bytes: fp32, bf16, or two int8 digits.
+// One query of `dim` values as the micro-kernels of a type read it, in kp * 4 bytes: fp32, bf16, or two int8 digits
+// followed by their scale and each group's starts.
 template <KvDType kType>
 FORNO_INLINE void store_query(const float* q, int dim, int kp, vf scale, char* out) {
   for (int d = 0; d < kp; d += kLanes) {
@@ -74,19 +75,21 @@ FORNO_INLINE void store_query<KvDType::INT8>(const float* q, int dim, int kp, vf
   std::memcpy(&amax, &top, 4);
   const bool finite = top < 0x7f800000, tiny = amax < 0x1p-100f;  // a NaN scale makes every score NaN
   const vf inverse = vset(!finite || tiny ? 0.0f : 127.0f / amax);
-  vi high_sum{}, low_sum{};
+  vi sum{};
   for (int d = 0; d < kp; d += kLanes) {
     const vf v = finite ? vload(q + d, dim - d) * scale * inverse : vf{};
     const vf high = vround(v);
     const vi high_digit = vround_words(high), low_digit = vround_words((v - high) * vset(128.0f));
     vstore_s8(reinterpret_cast<int8_t*>(out) + d, high_digit);
     vstore_s8(reinterpret_cast<int8_t*>(out) + kp + d, low_digit);
-    high_sum += high_digit;
-    low_sum += low_digit;
+    sum += 128 * high_digit + low_digit;
+    if ((d + kLanes) % kKvGroup != 0 && d + kLanes < kp) continue;
+    const int32_t start = -128 * vsum(sum);
+    std::memcpy(out + 2 * kp + 4 + d / kKvGroup * 4, &start, 4);
+    sum = vi{};
   }
   const float unit = finite ? amax / (127.0f * 128.0f) : __builtin_nanf("");
-  const Int8Query head{unit, -128 * vsum(high_sum), -128 * vsum(low_sum)};
-  std::memcpy(out + 2 * kp, &head, sizeof head);
+  std::memcpy(out + 2 * kp, &unit, sizeof unit);
 }
 #endif
 

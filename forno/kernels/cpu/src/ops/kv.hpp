@@ -9,35 +9,43 @@ namespace forno {
 namespace {
 namespace kv {
 
-// q[i] = round(x[i] * 127 / amax) ^ flip, padded with zeros to 16. Returns the scale amax / 127, NaN if a value is not
-// finite. The rules of quantize_group_s8, over a head.
-FORNO_INLINE float quantize_head(const float* x, int32_t n, uint8_t flip, uint8_t* q) {
+// q[i] = round(x[i] / scale) ^ flip for n values of a group, padded with zeros to 16. Returns the scale as bf16: amax / 127
+// rounded up, so that no q exceeds 127, or NaN if a value is not finite.
+FORNO_INLINE uint16_t quantize_group(const float* x, int32_t n, uint8_t flip, uint8_t* q) {
   vi bits{};
   for (int32_t i = 0; i < n; i += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(x + i, n - i))));
-  const int32_t top = vmax_lane(bits);
+  const int32_t top = vmax_lane(bits), padded = int32_t(attention_plan::round_up(n, 16));
   float amax;
   std::memcpy(&amax, &top, 4);
-  const int32_t padded = int32_t(attention_plan::round_up(n, 16));
   if (top >= 0x7f800000 || amax < 0x1p-118f) {
     std::memset(q, flip, size_t(padded));
-    return top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
+    return top >= 0x7f800000 ? 0x7fc0 : 0;
   }
-  const vf inverse = vset(127.0f / amax);
+  float scale = amax / 127.0f;
+  uint32_t rounded;
+  std::memcpy(&rounded, &scale, 4);
+  rounded = (rounded + 0xffff) & 0xffff0000u;
+  std::memcpy(&scale, &rounded, 4);
+  const vf inverse = vset(1.0f / scale);
+  const vi flips = vset_words(flip);
   for (int32_t i = 0; i < padded; i += kLanes)
-    vstore_s8(reinterpret_cast<int8_t*>(q) + i, vround_words(vload(x + i, n - i) * inverse));
-  if (flip) for (int32_t i = 0; i < padded; ++i) q[i] ^= flip;
-  return amax / 127.0f;
+    vstore_s8(reinterpret_cast<int8_t*>(q) + i, vround_words(vload(x + i, n - i) * inverse) ^ flips);
+  return uint16_t(rounded >> 16);
 }
 
-// One head's key or value in the cache's type, padded with zeros to 16; returns its scale, if it has one.
-FORNO_INLINE float pack_head(KvDType type, const float* x, int32_t n, uint8_t flip, char* out) {
-  if (type == KvDType::INT8) return quantize_head(x, n, flip, reinterpret_cast<uint8_t*>(out));
+// One head's key or value in int8, padded with zeros to 16, and its groups' scales, kPage apart.
+FORNO_INLINE void quantize_head(const float* x, int32_t n, uint8_t flip, char* out, uint16_t* scale) {
+  for (int32_t i = 0; i < n; i += kKvGroup, scale += kPage)
+    *scale = quantize_group(x + i, n - i < kKvGroup ? n - i : kKvGroup, flip, reinterpret_cast<uint8_t*>(out) + i);
+}
+
+// One head's key or value in bf16 or fp32, padded with zeros to 16.
+FORNO_INLINE void pack_head(KvDType type, const float* x, int32_t n, char* out) {
   const int32_t padded = int32_t(attention_plan::round_up(n, 16));
   for (int32_t i = 0; i < padded; i += kLanes) {
     if (type == KvDType::BF16) vstore_bf16(reinterpret_cast<uint16_t*>(out) + i, vload(x + i, n - i));
     else vstore(reinterpret_cast<float*>(out) + i, vload(x + i, n - i));
   }
-  return 1.0f;
 }
 
 // Rows packed one after the other, to be stored in the slots [slot, slot + count) of a page; in every type K's slot is a
@@ -171,6 +179,9 @@ FORNO_INLINE void fetch_slot(const KvCache& c, const Run& run, int32_t head) {
   const int32_t bytes = int32_t(attention_plan::round_up(c.v_dim, 16)) * 4;
   const char* v = page + c.v_offset + int64_t(t * element / 4) * bytes;
   for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(v + i, 1);
+  if (c.dtype != KvDType::INT8) return;
+  for (int32_t g = 0; g < kv_groups(c.k_dim); ++g) __builtin_prefetch(page + c.k_scale_offset + (g * kPage + t) * 2, 1);
+  for (int32_t g = 0; g < kv_groups(c.v_dim); ++g) __builtin_prefetch(page + c.v_scale_offset + (g * kPage + t) * 2, 1);
 }
 
 // The rows of a run in the cache's type, until they are stored: a head's keys and values side by side.
@@ -187,13 +198,15 @@ struct PackedRun {
   // Row `i`, all heads; int8 scales go straight to their places.
   FORNO_INLINE void pack(const Run& run, int32_t i, const float* k, const float* v) const {
     for (int32_t h = 0; h < cache.kv_heads; ++h, k += cache.k_dim, v += cache.v_dim) {
-      const float k_scale = pack_head(cache.dtype, k, cache.k_dim, 0x80, keys(h) + i * k_bytes());
-      const float v_scale = pack_head(cache.dtype, v, cache.v_dim, 0, values(h) + i * v_bytes());
-      if (cache.dtype != KvDType::INT8) continue;
-      char* page = attention::page_of(cache, run.span->blocks, run.position, h);
-      const int32_t slot = run.position % kPage + i;
-      reinterpret_cast<float*>(page + cache.k_scale_offset)[slot] = k_scale;
-      reinterpret_cast<float*>(page + cache.v_scale_offset)[slot] = v_scale;
+      char *k_out = keys(h) + i * k_bytes(), *v_out = values(h) + i * v_bytes();
+      if (cache.dtype != KvDType::INT8) {
+        pack_head(cache.dtype, k, cache.k_dim, k_out);
+        pack_head(cache.dtype, v, cache.v_dim, v_out);
+        continue;
+      }
+      char* page = attention::page_of(cache, run.span->blocks, run.position, h) + (run.position % kPage + i) * 2;
+      quantize_head(k, cache.k_dim, 0x80, k_out, reinterpret_cast<uint16_t*>(page + cache.k_scale_offset));
+      quantize_head(v, cache.v_dim, 0, v_out, reinterpret_cast<uint16_t*>(page + cache.v_scale_offset));
     }
   }
 
