@@ -54,7 +54,10 @@ def load_weights(program: Program, checkpoint: Checkpoint, wanted: str, threads:
         with clock.phase("pack"):
             weights = pack_weights(program, checkpoint.tensors, threads)
     if not current:
-        threading.Thread(target=_save_nicely, args=(program, weights, checkpoint.files, places), name=WRITER).start()
+        try:
+            threading.Thread(target=_save_nicely, args=(program, weights, checkpoint.files, places), name=WRITER).start()
+        except RuntimeError as error:  # no thread to be had
+            log.warning("no packed image is written: %s", error)
     return weights
 
 
@@ -128,7 +131,7 @@ def save_image(program: Program, weights: PackedWeights, files: tuple[SourceFile
             log.info("wrote the packed image %s, %d MiB, for the next start (--packed-image)", path, weights.bytes >> 20)
     except InterruptedError:
         return
-    except (OSError, ModelError) as error:
+    except (OSError, ModelError, RuntimeError) as error:
         log.warning("the packed image %s cannot be written, and the next start has to pack again: %s", path, error)
 
 

@@ -186,6 +186,16 @@ def test_an_image_that_cannot_be_written_is_one_warning(model: Path, monkeypatch
     assert start(model) == expected
 
 
+def test_a_thread_that_cannot_be_had_is_one_warning(model: Path, monkeypatch: Any, caplog: Any) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(weights.threading.Thread, "start", refuse)
+    assert start(model)[0] == "pack"
+    assert "can't start new thread" in caplog.text
+    assert not images(model.parent)
+
+
 def test_a_model_replaced_while_it_was_loaded_leaves_no_image(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = open_checkpoint(model)
     program = setup.build(checkpoint, EngineConfig(model=ModelConfig(quantize="int4")))
