@@ -92,7 +92,7 @@ bench-accuracy: build ## Compare perplexity and KL against fp32 with llama.cpp's
 bench-codecs: build ## Compare every weight format and cache type with fp32
 	@$(BIN)/python -m benchmarks.codecs --model $(MODEL) $(ARGS)
 
-bench-kernels: build ## Measure every kernel against its ceiling (3 minutes; ARGS="--quick" or "--isa avx2")
+bench-kernels: build ## Measure every kernel against its ceiling (2 minutes with AVX-512; ARGS="--quick" or "--isa avx2")
 	@$(BIN)/python -m benchmarks.kernels $(ARGS)
 
 bench-counts: build ## Check every kernel's instruction count against the table (ARGS="--update" makes it anew)

@@ -82,7 +82,8 @@ def count(case: Case, isa: str, counter: str, rows: int, only: Sequence[str] = (
     """The record of a step of ``rows`` decoding sequences, or of one prompt of more than 32; of ``only`` these kinds."""
     runner, prompt = case.runner(isa), rows > BLOCK
     length, start = (rows, 0) if prompt else (CONTEXT + 1, CONTEXT)
-    sampling = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+    # Logprobs of the whole prompt: otherwise the only layer would go on with the last row alone.
+    sampling = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, prompt_logprobs=0 if prompt else None)
     slots = [runner.admit(Request("counted", tuple(range(length)), sampling)) for _ in range(1 if prompt else rows)]
     each = -(-(CONTEXT + 1) // BLOCK)
     blocks = [tuple(range(i * each, (i + 1) * each)) for i in range(len(slots))]

@@ -1,6 +1,6 @@
 """Weights in the bytes of every file format: values encoded where there is an encoder, and random ones.
 
-Knows no model and no kernel. Tests use it too.
+Knows of models only what Hugging Face calls their linears, and no kernel. Tests use it too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ behind a step's weights. A barrier stands between calls, as between a step's ops
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -92,8 +93,11 @@ class Bench:
             call = (self.isa, self.threads, cache, spans, q, op.heads, op.scale, repeats, sharing)
             return float(_native.ops.time_attention(*call))
 
-        once = run(layers)
-        repeats = max(layers, int(seconds / ROUNDS / max(once, 1e-9)))
+        # By the wall: the clock of a call starts when its first worker does, which may be after the others are done.
+        started = time.perf_counter()
+        run(layers)
+        once = (time.perf_counter() - started) / layers
+        repeats = max(layers, int(seconds / ROUNDS / once))
         return float(np.median([run(repeats) for _ in range(ROUNDS)]))
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.kernels import shapes
 from benchmarks.measure import progress
-from benchmarks.roofline import Ceiling, KindTime, by_kind, kind
+from benchmarks.roofline import Ceiling, KindTime, by_kind
+from forno.kernels.cpu.buffers import legalize
 from forno.program.ops import Op
 from forno.program.program import Program
 from forno.program.shape import Span, StepShape
@@ -140,10 +141,8 @@ class StepBench:
                 self.runner.release(slot)
         ops = [op for op, _ in samples[0]]
         medians = [statistics.median(sample[i][1] for sample in samples) for i in range(len(ops))]
-        empty = {"head", "gather_rows", "sample"} if rows > LARGEST_BATCH else set()
-        last_norm = max(i for i, op in enumerate(ops) if kind(op) == "rms_norm")  # of the outputs, not of the rows
-        chosen = (i for i, op in enumerate(ops) if kind(op) not in empty and not (empty and i == last_norm))
-        return [(ops[i], medians[i]) for i in chosen]
+        program, shape = legalize(self.runner.program), shape_of(rows)
+        return [(op, t) for op, t in zip(ops, medians, strict=True) if op.cost(program, shape).activation_bytes]
 
     def _plans(self, rows: int) -> tuple[Iterator[StepPlan], list[int]]:
         """Endless steps of one kind, one after the other, and the requests they need."""
