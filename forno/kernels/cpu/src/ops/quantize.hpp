@@ -73,24 +73,26 @@ inline void quantize_few_groups_s8(const float* x, int64_t pitch, int32_t count,
   alignas(64) int32_t sum[kLanes];
   vstore(inverse, vselect(nonzero, vset(127.0f) / amax, vf{}));
   vstore(scale, vselect(finite, vselect(nonzero, amax / vset(127.0f), vf{}), vset(__builtin_nanf(""))));
+  const bool faults = vmax_lane(top) >= 0x7f800000;
   for (int32_t g = 0; g < count; ++g) {
     lanes[g] = vi{};
     int8_t* q = out.q + g * steps.q;
+    if (faults && !finite[g]) {
+      std::memset(q, 0, kGroup);
+      continue;
+    }
     for (int i = 0; i < kGroup; i += kLanes) {
       const vi v = vround_words(vload(x + g * pitch + i) * inverse[g]);
       vstore_s8(q + i, v);
       lanes[g] += v;
     }
   }
-  vstore_words(sum, vfold(lanes, [](vi a, vi b) { return a + b; }) & finite);
+  vstore_words(sum, vfold(lanes, [](vi a, vi b) { return a + b; }));
   for (int32_t g = 0; g < count; ++g) {
     const S8Row group = steps.at(out, g);
     *group.scale = scale[g];
     *group.sum = sum[g];
   }
-  if (vmax_lane(top) < 0x7f800000) return;
-  for (int32_t g = 0; g < count; ++g)
-    if (!finite[g]) std::memset(out.q + g * steps.q, 0, kGroup);
 }
 
 // The same for any number of groups.
