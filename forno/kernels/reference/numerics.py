@@ -45,7 +45,7 @@ def round_kv_s8(x: np.ndarray) -> np.ndarray:
 
     Symmetric int8 in groups of ``GROUP`` dims, the last of which has what is left, and a bf16 scale for each:
     ``scale = amax / 127`` rounded up, ``q = round_half_even(x * (1 / scale))``. So no ``q`` exceeds 127, and a step is
-    at most 1/128 longer than with an fp32 scale. A group with a NaN or an infinity is all NaN.
+    at most 1/128 longer than with an fp32 scale. A group with a NaN or an infinity is all NaN, one below 2^-118 all zero.
     """
     dim = x.shape[-1]
     padded = np.pad(np.asarray(x, np.float32), [(0, 0)] * (x.ndim - 1) + [(0, -dim % GROUP)])
@@ -53,7 +53,7 @@ def round_kv_s8(x: np.ndarray) -> np.ndarray:
     amax = np.abs(groups).max(-1, keepdims=True)
     scale = (((amax / np.float32(127)).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        q = np.where(scale > 0, np.rint(groups * (np.float32(1) / scale)), np.float32(0))
+        q = np.where(amax >= np.float32(2.0**-118), np.rint(groups * (np.float32(1) / scale)), np.float32(0))
         kept = np.where(np.isfinite(amax), q * scale, np.float32(np.nan))
     return kept.reshape(*x.shape[:-1], -1)[..., :dim]
 

@@ -76,8 +76,12 @@ def test_int8_kv_is_within_half_a_step_of_its_group(values: list[float]) -> None
     assert kept.shape == x.shape
     for group in (slice(32), slice(32, 40)):
         amax = np.abs(x[..., group]).max()
-        assert (np.abs(kept - x)[..., group] <= amax / 127 * (1 + 1 / 128) * 0.5001 + 1e-37).all()
+        assert (np.abs(kept - x)[..., group] <= amax / 127 * (1 + 1 / 128) * 0.5001 + 2.0**-118).all()
         assert (np.abs(kept[..., group]) <= amax * (1 + 1 / 128)).all()
+
+
+def test_int8_kv_is_zero_where_a_scale_would_be_subnormal() -> None:
+    assert (round_kv_s8(np.array([1.6e-41, 2.0**-119, 0.0], np.float32)) == 0).all()
 
 
 def test_int8_kv_groups_do_not_share_a_scale_or_a_fault() -> None:
