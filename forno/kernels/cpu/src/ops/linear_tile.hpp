@@ -187,7 +187,8 @@ template <Format F, int R, int V>
 void tile_floats(const TileArgs& args) {
   constexpr bool kPairs = F == Format::BF16;
   constexpr int kLaneBytes = F == Format::F16 ? 2 : 4, kLine = kLaneBytes * kPanel;  // per weight, or pair of weights, of K
-  const int64_t steps = int64_t(args.columns / (V * kLanes)) * (kPairs ? args.count / 2 + 1 : args.count);
+  constexpr int32_t kFetchEvery = 8;  // steps along K: looking for something to fetch takes as long as a product
+  const int64_t steps = int64_t(args.columns / (V * kLanes)) * ((kPairs ? args.count / 2 : args.count) / kFetchEvery + 1);
   StepFetch ahead(args.ahead, steps), pages(args.pages, steps);
   for (int c = args.column; c < args.column + args.columns; c += V * kLanes) {
     vf acc[R][V];
@@ -199,7 +200,7 @@ void tile_floats(const TileArgs& args) {
     const char* x = args.x;
     uint32_t values[R];
     for (int32_t s = kPairs ? args.count / 2 : args.count; s > 0; --s, w += kLine, x += 4) {
-      if constexpr (R > 2) {
+      if (R > 2 && s % kFetchEvery == 0) {
         ahead.step<3>();
         pages.step<kPageLocality>();
       }
