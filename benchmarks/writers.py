@@ -108,10 +108,10 @@ def write_directory(path: Path, source: Source, *, w8a8: bool = False) -> Path:
         config = dict(source.config) | {"torch_dtype": "bfloat16"}
         if w8a8:
             config["quantization_config"] = W8A8_CONFIG
-        _write_json(part / "config.json", config)
-        _write_json(part / "tokenizer_config.json", _tokenizer_config(source.tokenizer))
+        write_json(part / "config.json", config)
+        write_json(part / "tokenizer_config.json", _tokenizer_config(source.tokenizer))
         eos = source.tokenizer.get(_TOKENS + "eos_token_id")
-        _write_json(part / "generation_config.json", {} if eos is None else {"eos_token_id": [eos]})
+        write_json(part / "generation_config.json", {} if eos is None else {"eos_token_id": [eos]})
         tokenizer, _ = build(source.tokenizer)
         tokenizer.save(str(part / "tokenizer.json"))
         write_safetensors(part / "model.safetensors", _tensors(source, w8a8))
@@ -178,5 +178,5 @@ def _tokenizer_config(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1))
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(dict(value), indent=1), encoding="utf-8")

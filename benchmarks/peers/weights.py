@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.place import DEFAULT_DIR, PeerError, say
 from benchmarks.weights import to_bf16
-from benchmarks.writers import complete, write_safetensors
+from benchmarks.writers import complete, write_json, write_safetensors
 from forno.errors import FornoError
 from forno.loader.checkpoint import Checkpoint, Tensor
 from forno.loader.dequant import dequantize
@@ -58,8 +56,8 @@ def converted(model: Path, directory: Path, form: str = "bf16") -> Path:
 def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     """``config.json``, ``model.safetensors``, and the tokenizer with its chat template, into an existing ``folder``."""
     config = {name: value for name, value in checkpoint.config.items() if value is not None}
-    _write_json(folder / "config.json", config | {"torch_dtype": FORMS[form][1]})
-    _write_json(folder / "generation_config.json", checkpoint.generation_config)
+    write_json(folder / "config.json", config | {"torch_dtype": FORMS[form][1]})
+    write_json(folder / "generation_config.json", checkpoint.generation_config)
     write_safetensors(folder / "model.safetensors", (_stored(tensor, form) for tensor in checkpoint.tensors.values()))
     tokenizer = load_tokenizer(checkpoint)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
@@ -71,16 +69,12 @@ def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
         "chat_template": template.source,
         **tokenizer.special_texts,
     }
-    _write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 def _stored(tensor: Tensor, form: str) -> tuple[str, str, np.ndarray]:
     values = dequantize(tensor)
     return tensor.name, FORMS[form][0], values if form == "f32" else to_bf16(values)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(dict(value), indent=1), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

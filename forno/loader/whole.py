@@ -38,7 +38,7 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], size: int, mode
             raise
     finally:
         os.close(file)
-    _sync(path.parent)
+    sync_directory(path.parent)
     return True
 
 
@@ -57,8 +57,8 @@ def _write(file: int, part: bytes | memoryview) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _sync(directory: Path) -> None:
-    """Make the new name outlive a crash of the machine."""
+def sync_directory(directory: Path) -> None:
+    """Make the names in it outlive a crash of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

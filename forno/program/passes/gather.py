@@ -36,13 +36,13 @@ def _move_up(graph: Graph, rewrite: Rewrite, program: Program, gather: GatherRow
     wanted = passed[0].outputs[0] + ".rows"
     gathered = {name: rewrite.value_like(program.values[name], wanted, axis=Axis.OUTPUTS).name for name in needed}
     rewrite.replace(gather)
-    for i, op in enumerate(passed):
+    for op in passed:
         (out,) = op.outputs
-        moved = _renamed(op, gathered, {gather.x: gather.out})
         if out != gather.x:
             rewrite.change(out, axis=Axis.OUTPUTS)
-        copies = [GatherRows(name, source) for source, name in gathered.items()] if i == 0 else []
-        rewrite.replace(op, *copies, moved)
+        copies = [GatherRows(gathered[name], name) for name in dict.fromkeys(op.inputs) if name in needed]
+        needed = [name for name in needed if name not in op.inputs]  # each is gathered where it is first read
+        rewrite.replace(op, *copies, _renamed(op, gathered, {gather.x: gather.out}))
 
 
 def _row_wise_before(graph: Graph, program: Program, gather: GatherRows) -> list[Op]:

@@ -1,13 +1,12 @@
 #include "executor.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "clock.hpp"
 #include "isa.hpp"
 #include "kv_layout.hpp"
 #include "packed.hpp"
@@ -23,12 +22,6 @@ constexpr int64_t kStepPause = 1000, kIdlePause = 20;  // milliseconds: longer t
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 std::string number(int64_t n) { return std::to_string(n); }
-
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
-}
 
 // The linear of a record, if it is one.
 LinearArgs* linear_of(OpArgs& args) {

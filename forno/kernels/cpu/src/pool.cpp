@@ -4,12 +4,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <climits>
 #include <stdexcept>
 #include <string>
+
+#include "clock.hpp"
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -19,12 +20,6 @@ namespace {
 
 constexpr int kYields = 8;
 constexpr int kPausesPerClock = 64;  // reading the clock costs as much as a pause or two
-
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
-}
 
 inline void pause() {
 #if defined(__SSE2__)

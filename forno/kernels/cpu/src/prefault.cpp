@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "arena.hpp"
+#include "clock.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older ones refuse it
@@ -18,12 +19,6 @@ namespace forno {
 namespace {
 
 constexpr int64_t kMillisecond = 1000000;
-
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
-}
 
 }  // namespace
 

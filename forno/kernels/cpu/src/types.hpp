@@ -21,6 +21,18 @@ struct View {
   DType dtype;
 };
 
+namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
+// What a row of `width` values takes, padding aside.
+constexpr int64_t row_bytes(DType dtype, int64_t width) {
+  switch (dtype) {
+    case DType::BF16: return 2 * width;
+    case DType::S8: return width + width / 32 * 8;
+    case DType::S8_ROW: return width + 8;
+    default: return 4 * width;
+  }
+}
+}  // namespace
+
 // Lines of memory that this worker's share of the next attention will likely read: the blocks' pages in one layer. Ops that
 // leave memory idle fetch them, from `next` on, as far as `end`. Lines are counted over all blocks, in order.
 struct PageFetch {
@@ -87,7 +99,9 @@ struct Step {
 enum class KvDType : int32_t { BF16 = 0, INT8 = 1, F32 = 2 };
 constexpr int32_t kPage = 32;     // tokens per page; a block is block_size / 32 pages
 constexpr int32_t kKvGroup = 32;  // dims of an INT8 key or value that share a scale
+namespace {  // internal linkage: one copy per build unit, never shared across instruction sets
 constexpr int32_t kv_groups(int32_t dim) { return (dim + kKvGroup - 1) / kKvGroup; }
+}  // namespace
 
 // One layer's paged cache. Block b, kv head h, page p starts at
 //   base + b * block_stride + h * head_stride + p * page_stride

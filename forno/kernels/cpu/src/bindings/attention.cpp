@@ -142,19 +142,19 @@ View input(const FloatMatrix& x) {
 // Rows of an output type, poisoned with 0xA5 so that a byte not written shows.
 struct Output2d {
   View view;
-  size_t rows, row_bytes;
+  size_t rows, bytes;
   uint8_t* data;
   nb::capsule owner;
 
   Output2d(size_t rows_, int32_t width, DType dtype) : rows(rows_) {
     require(dtype != DType::S8 || width % 32 == 0, "an s8 output needs a width that is a multiple of 32");
-    row_bytes = dtype == DType::S8 ? size_t(width) + size_t(width) / 32 * 8 : size_t(width) * (dtype == DType::BF16 ? 2 : 4);
-    data = new uint8_t[rows * row_bytes + 1];
+    bytes = size_t(row_bytes(dtype, width));
+    data = new uint8_t[rows * bytes + 1];
     owner = nb::capsule(data, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
-    std::memset(data, 0xA5, rows * row_bytes);
-    view = {reinterpret_cast<char*>(data), int64_t(row_bytes), width, dtype};
+    std::memset(data, 0xA5, rows * bytes);
+    view = {reinterpret_cast<char*>(data), int64_t(bytes), width, dtype};
   }
-  Bytes array() const { return Bytes(data, {rows, row_bytes}, owner); }
+  Bytes array() const { return Bytes(data, {rows, bytes}, owner); }
 };
 
 // One or several layers of a paged cache.

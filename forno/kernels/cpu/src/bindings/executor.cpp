@@ -36,15 +36,6 @@ void require(bool ok, const char* message) {
 using ViewSpec = std::tuple<int64_t, int64_t, int32_t, int32_t>;
 using PartSpec = std::tuple<nb::object, int32_t, int32_t>;  // packed matrix, bias (constant or -1), first column
 
-int64_t row_bytes(int32_t width, DType dtype) {
-  switch (dtype) {
-    case DType::S8: return int64_t(width) + int64_t(width / 32) * 8;
-    case DType::S8_ROW: return int64_t(width) + 8;
-    case DType::BF16: return int64_t(width) * 2;
-    default: return int64_t(width) * 4;
-  }
-}
-
 // An executor and what keeps its records' pointers alive. Every shape is checked here, once.
 class Builder {
  public:
@@ -183,8 +174,8 @@ class Builder {
     require((type != DType::S8 && type != DType::S8_ROW) || (width % 32 == 0 && offset % 64 == 0),
             "an s8 view needs groups of 32 and alignment");
     const int64_t bytes = static_cast<int64_t>(executor_.activation_bytes());
-    require(row_bytes(width, type) <= stride && stride <= bytes, "a view's rows overlap");
-    require(offset <= bytes && stride * int64_t(rows - 1) + row_bytes(width, type) <= bytes - offset,
+    require(row_bytes(type, width) <= stride && stride <= bytes, "a view's rows overlap");
+    require(offset <= bytes && stride * int64_t(rows - 1) + row_bytes(type, width) <= bytes - offset,
             "a view reaches beyond the activations");
     return {executor_.activations() + offset, stride, width, type};
   }

@@ -20,6 +20,7 @@
 #include "../types.hpp"
 #include "../weight_memory.hpp"
 #include "bindings.hpp"
+#include "sources.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,9 +28,6 @@ using namespace nb::literals;
 namespace forno {
 namespace {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Scales = std::optional<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 using Floats1 = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats2 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <class T>
@@ -65,12 +63,7 @@ bool is_int8(DType dtype) { return dtype == DType::S8 || dtype == DType::S8_ROW;
 // Columns that share a scale.
 int64_t group_of(DType dtype, int64_t width) { return dtype == DType::S8_ROW ? width : 32; }
 
-int64_t row_stride(DType dtype, int64_t width) {
-  const int64_t bytes = dtype == DType::F32    ? 4 * width
-                        : dtype == DType::BF16 ? 2 * width
-                                               : width + (width ? width / group_of(dtype, width) * 8 : 0);
-  return (bytes + 63) / 64 * 64;
-}
+int64_t row_stride(DType dtype, int64_t width) { return (row_bytes(dtype, width) + 63) / 64 * 64; }
 
 // Activations of any dtype, owned.
 struct Activations {
@@ -131,12 +124,6 @@ nb::object to_python(Activations& a, int64_t rows) {
 }
 
 // --- packing -------------------------------------------------------------------------------------------------------
-
-Source source_of(const PackedMatrix& m, const Bytes& data, const std::string& format, const std::optional<Order>& order,
-                 const Scales& scales) {
-  return {data.data(), data.size(), format.empty() ? m.format : format_of(format.c_str()), order ? order->data() : nullptr,
-          order ? order->size() : 0, scales ? scales->data() : nullptr, scales ? scales->size() : 0};
-}
 
 void pack_rows(PackedMatrix& m, const Bytes& data, const std::string& format, const std::optional<Order>& order, int32_t first,
                int32_t last, const Scales& scales) {

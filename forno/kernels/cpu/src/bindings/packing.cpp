@@ -15,6 +15,7 @@
 #include "../pack_jobs.hpp"
 #include "../weight_memory.hpp"
 #include "bindings.hpp"
+#include "sources.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,19 +23,13 @@ using namespace nb::literals;
 namespace forno {
 namespace {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Scales = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Array = std::pair<Bytes, std::optional<Scales>>;
+using Array = std::pair<Bytes, Scales>;
 using Given = std::tuple<PackedMatrix*, std::vector<Array>, std::string, std::optional<Order>, bool>;
 
 PackJob job_of(const Given& given) {
   const auto& [matrix, arrays, format, order, mapped] = given;
   PackJob job{matrix, {}, mapped};
-  const Format source = format.empty() ? matrix->format : format_of(format.c_str());
-  for (const auto& [data, scales] : arrays)
-    job.sources.push_back({data.data(), data.size(), source, order ? order->data() : nullptr, order ? order->size() : 0,
-                           scales ? scales->data() : nullptr, scales ? scales->size() : 0});
+  for (const auto& [data, scales] : arrays) job.sources.push_back(source_of(*matrix, data, format, order, scales));
   return job;
 }
 

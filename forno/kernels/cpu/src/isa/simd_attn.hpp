@@ -45,19 +45,25 @@ FORNO_INLINE vf vhigh_bf16(vi pair) { return reinterpret_cast<vf>(pair & vset_wo
 
 constexpr float kLog2e = 1.44269504f;
 
+// The polynomial with these coefficients, the highest power's first, at each x[i]. Each step is taken for all
+// vectors before the next one: dozens of dependent operations in a row fill the core's window, and it finds few that are ready.
+template <int N, int K>
+FORNO_INLINE void vpolynomial_each(const float (&coefficients)[K], const vf (&x)[N], vf (&out)[N]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) out[i] = vset(coefficients[0]);
+#pragma GCC unroll 8
+  for (int k = 1; k < K; ++k)
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) out[i] = vfma(out[i], x[i], vset(coefficients[k]));
+}
+
 // x[i] = 2^(n[i] + x[i]) for x in [-1/2, 1/2] and whole n in [-200, 127]. The polynomial is our own least-maximum fit of 2^x
-// there, the constant term held at 1. Each step is taken for all vectors before the next one:
-// dozens of dependent operations in a row fill the core's window, and it finds few that are ready.
+// there, the constant term held at 1.
 template <int N>
 FORNO_INLINE void vpower_each(const vf (&n)[N], vf (&x)[N]) {
   constexpr float kCoefficients[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f};
   vf p[N];
-#pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) p[i] = vset(kCoefficients[0]);
-#pragma GCC unroll 8
-  for (int k = 1; k <= 5; ++k)
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], x[i], vset(kCoefficients[k]));
+  vpolynomial_each(kCoefficients, x, p);
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
 #if defined(FORNO_AVX512)
@@ -112,12 +118,7 @@ FORNO_INLINE void vexp2_short_each(vf (&x)[N]) {
   vf f[N], p[N];
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) f[i] = _mm512_reduce_ps(x[i], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-#pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) p[i] = vset(kCoefficients[0]);
-#pragma GCC unroll 8
-  for (int k = 1; k <= 3; ++k)
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) p[i] = vfma(p[i], f[i], vset(kCoefficients[k]));
+  vpolynomial_each(kCoefficients, f, p);
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
 }

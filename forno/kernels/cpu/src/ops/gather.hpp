@@ -7,11 +7,7 @@ namespace forno {
 namespace {
 
 inline void gather(const GatherArgs& args, const Step& step, Worker& worker) {
-  const size_t width = size_t(args.x.width);
-  const DType dtype = args.x.dtype;
-  const size_t bytes = dtype == DType::S8       ? width + width / 32 * 8
-                       : dtype == DType::S8_ROW ? width + 8
-                                                : width * (dtype == DType::BF16 ? 2 : 4);
+  const size_t bytes = size_t(row_bytes(args.x.dtype, args.x.width));
   for_units(worker, step.num_outputs, [&](int32_t i) {
     __builtin_memcpy(args.out.data + i * args.out.stride, args.x.data + step.outputs[i].row * args.x.stride, bytes);
   });

@@ -23,30 +23,19 @@ FORNO_INLINE S8Row s8_row(const View& v, int64_t row) {
           reinterpret_cast<int32_t*>(p + v.width + v.width / kGroup * 4)};
 }
 
-// x[0..32) to q = round_to_even(x * 127 / amax), scale = amax / 127, sum of q.
-// A NaN or infinity makes the scale NaN, so that it reaches the logits instead of becoming a silent zero: as integers,
-// the bits of |NaN| exceed those of infinity, which exceed every finite number's. Groups below 2^-118 become zero,
-// since 127 / amax would overflow or the scale be subnormal.
+// x[0..32) to q, scale and sum of q, by the rule of S8Scale.
 FORNO_INLINE void quantize_group_s8(const float* x, int8_t* q, float* scale, int32_t* sum) {
-  vi bits{};
-  for (int i = 0; i < kGroup; i += kLanes) bits = vmax(bits, reinterpret_cast<vi>(vabs(vload(x + i))));
-  const int32_t top = vmax_lane(bits);
-  float amax;
-  std::memcpy(&amax, &top, 4);
-  if (top >= 0x7f800000 || amax < 0x1p-118f) {
-    *scale = top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
-    *sum = 0;
-    std::memset(q, 0, kGroup);
-    return;
-  }
-  const vf inverse = vset(127.0f / amax);
-  vi total{};
-  for (int i = 0; i < kGroup; i += kLanes) {
-    const vi v = vround_words(vload(x + i) * inverse);
-    vstore_s8(q + i, v);
-    total += v;
-  }
-  *scale = amax / 127.0f;
+  vi bits{}, total{};
+  for (int i = 0; i < kGroup; i += kLanes) bits = vmax(bits, magnitude_bits(vload(x + i)));
+  const S8Scale found(vmax_lane(bits));
+  if (found.inverse == 0) std::memset(q, 0, kGroup);
+  else
+    for (int i = 0; i < kGroup; i += kLanes) {
+      const vi v = vround_words(vload(x + i) * found.inverse);
+      vstore_s8(q + i, v);
+      total += v;
+    }
+  *scale = found.scale;
   *sum = vsum(total);
 }
 
@@ -65,7 +54,7 @@ struct S8Steps {
 inline void quantize_few_groups_s8(const float* x, int64_t pitch, int32_t count, const S8Row& out, const S8Steps& steps) {
   vi lanes[kLanes] = {};
   for (int32_t g = 0; g < count; ++g)
-    for (int i = 0; i < kGroup; i += kLanes) lanes[g] = vmax(lanes[g], reinterpret_cast<vi>(vabs(vload(x + g * pitch + i))));
+    for (int i = 0; i < kGroup; i += kLanes) lanes[g] = vmax(lanes[g], magnitude_bits(vload(x + g * pitch + i)));
   const vi top = vfold(lanes, [](vi a, vi b) { return vmax(a, b); });
   const vf amax = reinterpret_cast<vf>(top);
   const vi finite = top < 0x7f800000, nonzero = amax >= vset(0x1p-118f);

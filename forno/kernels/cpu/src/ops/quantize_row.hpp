@@ -6,9 +6,9 @@
 namespace forno {
 namespace {
 
-// What a row's largest |x|, given as its bits, makes of it: q = round_to_even(x * inverse), x ~= q * scale.
+// What the largest |x| of a row or group, given as its bits, makes of it: q = round_to_even(x * inverse), x ~= q * scale.
 // A NaN or infinity makes the scale NaN, so that it reaches the logits instead of becoming a silent zero: as integers,
-// the bits of |NaN| exceed those of infinity, which exceed every finite number's. Rows below 2^-118 become zero,
+// the bits of |NaN| exceed those of infinity, which exceed every finite number's. What is below 2^-118 becomes zero,
 // since 127 / amax would overflow or the scale be subnormal. Where inverse is 0, all of q is.
 struct S8Scale {
   float scale, inverse;
