@@ -28,7 +28,7 @@ FORNO_INLINE void quantize_group_s8(const float* x, int8_t* q, float* scale, int
   vi bits{}, total{};
   for (int i = 0; i < kGroup; i += kLanes) bits = vmax(bits, magnitude_bits(vload(x + i)));
   const S8Scale found(vmax_lane(bits));
-  if (found.inverse == 0) std::memset(q, 0, kGroup);
+  if (!found.usable) std::memset(q, 0, kGroup);
   else
     for (int i = 0; i < kGroup; i += kLanes) {
       const vi v = vround_words(vload(x + i) * found.inverse);

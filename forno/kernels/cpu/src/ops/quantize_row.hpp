@@ -9,16 +9,21 @@ namespace {
 // What the largest |x| of a row or group, given as its bits, makes of it: q = round_to_even(x * inverse), x ~= q * scale.
 // A NaN or infinity makes the scale NaN, so that it reaches the logits instead of becoming a silent zero: as integers,
 // the bits of |NaN| exceed those of infinity, which exceed every finite number's. What is below 2^-118 becomes zero,
-// since 127 / amax would overflow or the scale be subnormal. Where inverse is 0, all of q is.
+// since 127 / amax would overflow or the scale be subnormal. Where it is not usable, all of q is 0.
 struct S8Scale {
-  float scale, inverse;
+  float scale = 0.0f, inverse = 0.0f;
+  bool usable = false;
 
   explicit FORNO_INLINE S8Scale(int32_t top) {
     float amax;
     std::memcpy(&amax, &top, 4);
-    const bool usable = top < 0x7f800000 && amax >= 0x1p-118f;
-    scale = usable ? amax / 127.0f : top >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
-    inverse = usable ? 127.0f / amax : 0.0f;
+    if (top >= 0x7f800000 || amax < 0x1p-118f) {
+      if (top >= 0x7f800000) scale = __builtin_nanf("");
+      return;
+    }
+    scale = amax / 127.0f;
+    inverse = 127.0f / amax;
+    usable = true;
   }
 };
 
@@ -33,7 +38,7 @@ FORNO_INLINE void quantize_whole_row(const View& out, int64_t row, X&& x) {
   vi bits{}, total{};
   for (int32_t i = 0; i < out.width; i += kLanes) bits = vmax(bits, magnitude_bits(x(i)));
   const S8Scale found(vmax_lane(bits));
-  if (found.inverse == 0) std::memset(q, 0, size_t(out.width));
+  if (!found.usable) std::memset(q, 0, size_t(out.width));
   else
     for (int32_t i = 0; i < out.width; i += kLanes) {
       const vi v = vround_words(x(i) * found.inverse);
