@@ -21,6 +21,7 @@ from forno.scheduler import Scheduler
 from forno.text import IncrementalDetokenizer, StopStrings
 from tests.helpers.models import tokens_for
 from tests.helpers.runners import BLOCK, Model
+from tests.helpers.steady_runner import SteadyRunner
 
 PIECES = [bytes([32 + i]) for i in range(95)] + ["é".encode()[:1]]
 TOKENIZER = SimpleNamespace(pieces=SimpleNamespace(visible=PIECES, raw=PIECES, strips_leading_space=False))
@@ -37,7 +38,7 @@ class Answer:
 
 @cache
 def runner(kind: str) -> Runner:
-    return Model.tiny().reference() if kind == "reference" else Model.tiny().runner(2, kind)
+    return SteadyRunner(Model.tiny().reference() if kind == "reference" else Model.tiny().runner(2, kind))
 
 
 def answers(kind: str, requests: list[Request], num_blocks: int, speculative: str) -> tuple[dict[str, Answer], Engine]:

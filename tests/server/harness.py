@@ -23,6 +23,7 @@ from forno.server.build import open_serving
 from forno.server.main import bind
 from forno.server.serve import Server
 from forno.server.serving import Serving
+from tests.helpers.steady_runner import SteadyRunner
 
 CONTEXT = 16384
 LONG = {"max_tokens": 16000, "ignore_eos": True}
@@ -136,6 +137,7 @@ def running(
     settings = ServerConfig(port=0, **server)
     with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):
         serving, _ = open_serving(config, settings)
+    serving.engine.engine.runner = SteadyRunner(serving.engine.engine.runner)
     listener = bind(settings)
     up = threading.Event()
     front = Server(serving, build_app(serving, keys), settings, up.set)
