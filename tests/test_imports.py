@@ -19,16 +19,18 @@ ALLOWED = {
     "phases": set(),
     "request": {"errors"},
     "cache": BASE,
-    "scheduler": BASE | {"cache"},
+    "scheduler": BASE | {"cache", "observe"},
     "program": BASE,
     "models": BASE | {"program"},
     "loader": BASE | {"program", "kernels"},
     "kernels": BASE | {"program"},
     "text": BASE | {"loader"},
     "runner": BASE | {"program", "models", "kernels", "loader"},
-    "engine": BASE | {"cache", "scheduler", "runner", "text", "loader"},
+    "observe": BASE | {"cache", "program"},
+    "engine": BASE | {"cache", "scheduler", "runner", "text", "loader", "observe"},
     "llm": BASE | {"engine", "text"},
-    "server": BASE | {"engine", "text"},
+    "server": BASE | {"engine", "text", "observe"},
+    "bench": {"errors", "env", "options"},
 }
 """Package -> packages it may import."""
 FREE = {"__init__", "__main__", "tools"}

@@ -1,0 +1,148 @@
+"""What a benchmark measured, as plain data: the contract between the load generator, the summaries and the reports.
+
+A result file is one ``Result`` as JSON. Times of requests are seconds since their run's start; durations are seconds;
+fields of summaries say their unit in their name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """One request as the client saw it."""
+
+    index: int
+    """Position in the workload, the same in every run of the same seed."""
+    session: int = -1
+    """Conversation that it is a turn of; -1: it stands alone."""
+    turn: int = 0
+    stage: int = 0
+    """Step of the load it was scheduled in (ramps and surges have several)."""
+    scheduled: float
+    """When the arrival process wanted it sent. In a closed loop: when its client was free."""
+    sent: float = 0.0
+    """When its bytes went out. ``sent - scheduled`` is the client's lag."""
+    first: float | None = None
+    """When the first chunk with content came; None if none did."""
+    last: float | None = None
+    """When the last chunk with content came."""
+    ended: float = 0.0
+    """When the response was over, or failed."""
+    gaps: list[float] = []
+    """Seconds between consecutive chunks with content."""
+    chunk_tokens: list[int] = []
+    """Tokens of each chunk with content where the server tells (log-probabilities); else empty."""
+    prompt_tokens: int = 0
+    """By the server's usage, like the next two."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_seconds: float | None = None
+    """Time the server says that it waited, where it says so."""
+    error: str | None = None
+    """What went wrong, in one line; None: a whole answer came."""
+    error_kind: str | None = None
+    """``connect``, ``status``, ``timeout``, ``dropped``, ``bad_stream``, ``server_error``, ``empty`` or ``cancelled``."""
+    counted: bool = True
+    """Whether it lies in the measured window: not warm-up, not drain-down."""
+
+
+class LoadSample(msgspec.Struct, kw_only=True):
+    """The client's view of one moment."""
+
+    time: float
+    """Seconds since the run's start."""
+    in_flight: int
+    """Requests sent and not ended."""
+    running: float | None = None
+    """The server's gauges, where it has ``/metrics``."""
+    waiting: float | None = None
+    kv_usage: float | None = None
+
+
+class Distribution(msgspec.Struct, kw_only=True):
+    """A metric over the counted requests (or their chunks), in milliseconds."""
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """One run in numbers. A distribution is None where nothing was measured, never zero."""
+
+    window_seconds: float
+    """Measured window: warm-up and drain-down excluded."""
+    completed: int
+    failed: int
+    errors: dict[str, int]
+    """By ``error_kind``."""
+    ttft_ms: Distribution | None
+    tpot_ms: Distribution | None
+    itl_ms: Distribution | None
+    e2e_ms: Distribution | None
+    queue_ms: Distribution | None
+    client_lag_ms: Distribution | None
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    requests_per_s: float
+    goodput_per_s: float | None
+    """Requests per second that met every limit of the SLO; None without an SLO."""
+    goodput_share: float | None
+    cached_share: float | None
+    """Of prompt tokens; None if the server does not tell."""
+    prompt_tokens: int
+    output_tokens: int
+    valid: bool
+    """False if the client was the bottleneck, or nothing was completed."""
+    problems: list[str]
+    """Why it is not valid, and what else a reader must know."""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """One repeat of one load."""
+
+    load: str
+    """The load in words, such as ``closed, 32 clients`` or ``poisson, 4 requests/s``."""
+    value: float
+    """Its one number: clients, or requests per second."""
+    repeat: int
+    seed: int
+    summary: Summary
+    requests: list[RequestRecord]
+    samples: list[LoadSample] = []
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """A result file."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool: str
+    """Name and version of what wrote it."""
+    started: str
+    """ISO 8601, UTC."""
+    url: str
+    model: str
+    server: dict[str, Any] = {}
+    """What the server says of itself: version, and more where it is forno."""
+    client: dict[str, Any] = {}
+    """Machine, Python, command line."""
+    workload: dict[str, Any] = {}
+    """Name and every parameter, seed included: enough to run it again."""
+    slo: dict[str, float] = {}
+    """Limits in milliseconds by metric."""
+    definitions: dict[str, str] = {}
+    """Metric to its definition, as printed."""
+    runs: list[Run]
+    capacity: dict[str, Any] | None = None
+    """What ``--find-capacity`` found."""

@@ -1,0 +1,128 @@
+"""What is remembered of steps and requests: plain data. Times are seconds on the engine's clock; 0 is "not yet".
+
+The engine's thread writes; any thread may read what it is given, for a record only ever gains values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Shortage(StrEnum):
+    """What the first waiting request waits for."""
+
+    SEATS = "seats"
+    """``--max-num-seqs`` requests run already."""
+    TOKENS = "tokens"
+    """The step's token budget was spent on requests that run."""
+    BLOCKS = "blocks"
+    """Its tokens do not fit into the free KV blocks."""
+    PREFIX = "prefix"
+    """Another request computes a block of its prompt now."""
+    BATCH = "batch"
+    """Static or dynamic batching: the batch has not ended, or not filled."""
+
+
+class Miss(StrEnum):
+    """Why a prompt's look-up in the prefix cache ended where it did."""
+
+    NONE = "none"
+    """Everything that can be found was found: the last token is always computed."""
+    NEVER_SEEN = "never_seen"
+    """No request began like this one, not even with its first tokens."""
+    EVICTED = "evicted"
+    """The next block was computed once, and overwritten since."""
+    SALT = "salt"
+    """The next block is cached for another ``cache_salt`` only."""
+    SHORT = "short"
+    """The prompt is shorter than one block."""
+    DIVERGED = "diverged"
+    """Others began alike, and went on differently from a token on."""
+    DISABLED = "disabled"
+    """Prefix caching is off, or the request needs every prompt position's logits."""
+
+
+@dataclass(slots=True)
+class Lookup:
+    """One look-up in the prefix cache."""
+
+    matched: int
+    """Leading prompt tokens found: also the position of the first token that was not."""
+    reason: Miss
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request's way through the server."""
+
+    id: str
+    serial: int
+    """In the order of arrival at the engine."""
+    num_prompt: int
+    max_tokens: int
+    constrained: bool = False
+    slo_class: str = ""
+    received: float = 0.0
+    """Its HTTP request's body was read."""
+    tokenized: float = 0.0
+    """Its prompt was rendered and turned into tokens."""
+    arrival: float = 0.0
+    scheduled: float = 0.0
+    """First step that it had a row in."""
+    first_token: float = 0.0
+    finished: float = 0.0
+    """The engine was done with it."""
+    sent: float = 0.0
+    """The last byte of its answer was handed to the socket."""
+    num_cached: int = 0
+    num_generated: int = 0
+    num_preemptions: int = 0
+    reason: str = ""
+    """Its finish reason, once it has one."""
+    lookup: Lookup | None = None
+    ahead: int = 0
+    """Requests that waited before it when it arrived."""
+    running: int = 0
+    """Requests that ran when it arrived."""
+    detokenize_seconds: float = 0.0
+    send_seconds: float = 0.0
+    """Time that its outputs waited for the client to read earlier ones."""
+    preempted: list[tuple[float, int]] = field(default_factory=list)
+    """When it lost its blocks, and how many computed tokens with them."""
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step of the engine."""
+
+    number: int
+    start: float
+    """``Engine.step`` was called."""
+    planned: float
+    """The scheduler had a plan."""
+    computed: float
+    """The runner was done."""
+    end: float
+    """The outputs were made."""
+    seconds: float
+    """``StepResult.seconds``: the runner's own."""
+    mask_seconds: float
+    """Of those, filling the masks of constraints."""
+    cpu_seconds: float
+    """CPU time of the whole process during ``Runner.run``; below threads x seconds where others had the cores."""
+    requests: tuple[RequestRecord, ...]
+    """One per row of the plan, and so are the next two."""
+    starts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    outputs: int
+    """Positions whose logits were computed."""
+    num_drafts: int
+    waiting: int
+    """Requests that were left waiting."""
+    shortage: Shortage | None
+    """What the first of those waits for."""
+    kv_reserved: int
+    """Token slots in the blocks that running requests hold."""
+    kv_used: int
+    """Of those, slots that hold a token."""
