@@ -55,11 +55,11 @@ def test_a_count_is_at_least_one_and_no_larger_than_the_largest(text: str) -> No
     assert 1 <= value <= max(1, distribution.high)
 
 
-@pytest.mark.parametrize(
-    "text",
-    "x -1 nan inf 1e10 uniform:5 uniform:9:5 uniform:1.2:1.8 lognormal:0:1 lognormal:5:9 lognormal:512:1:100 normal:5:1 "
-    "uniform:1:2:3 constant:1:2 : 5:6".split(),
-)
+WRONG = ["", "x", "-1", "nan", "inf", "1e10", "uniform:5", "uniform:9:5", "uniform:1.2:1.8", "uniform:1:2:3", "lognormal:0:1"]
+WRONG += ["lognormal:5:9", "lognormal:512:1:100", "normal:5:1", "constant:1:2", ":", "5:6"]
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_distribution_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--input-tokens"):
         lengths.parse(text, "--input-tokens")
