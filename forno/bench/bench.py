@@ -63,7 +63,7 @@ class Bench:
         target = self._target_of_run()
         self._number += 1
         conversations = _begun(self.settings.workload.conversations(self.ruler, seed))
-        origin = time.perf_counter()
+        origin = 0.0
 
         def clock() -> float:
             return time.perf_counter() - origin
@@ -72,6 +72,7 @@ class Bench:
             self._run = Run(client, conversations, extent, clock)
             self.watch(load.words, extent, self._run.got)
             gauges = Gauges(session, target.url) if self._has_gauges else None
+            origin = time.perf_counter()  # only now: what came before is no lag of the load
             got = await self._run.go(load, seed, gauges)
         return self._summarized(load, got, repeat, seed)
 

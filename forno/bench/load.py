@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS = 0.5
 FAILURES_IN_A_ROW = 50
-LAG_SECONDS = 0.02
+LAG_SECONDS = 0.05
 """Between looks at how late the event loop is."""
 
 
