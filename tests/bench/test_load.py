@@ -80,7 +80,11 @@ def endless(**talk: Any) -> Iterator[Talk]:
 
 
 def go(
-    server: Server, load: Closed | Open | Trace, extent: Extent, talks: Iterator[Talk] | None = None, stop_at: float | None = None
+    server: Server,
+    load: Closed | Open | Trace,
+    extent: Extent,
+    talks: Iterator[Talk] | None = None,
+    stop_at: float | None = None,
 ) -> Gathered:
     async def main() -> Gathered:
         run = Run(server, talks or endless(), extent, now)
@@ -177,7 +181,14 @@ def test_fewer_conversations_than_wanted_are_no_endless_wait() -> None:
 def test_turns_follow_answers() -> None:
     talks = [Talk(i, turns=3, think_seconds=0.5) for i in range(2)]
     got = go(Server(lambda i: 1.0), Closed(1), Extent(), iter(talks))
-    assert [(r.session, r.turn, r.sent) for r in got.records] == [(0, 0, 0), (0, 1, 1.5), (0, 2, 3), (1, 0, 4), (1, 1, 5.5), (1, 2, 7)]
+    assert [(r.session, r.turn, r.sent) for r in got.records] == [
+        (0, 0, 0),
+        (0, 1, 1.5),
+        (0, 2, 3),
+        (1, 0, 4),
+        (1, 1, 5.5),
+        (1, 2, 7),
+    ]
     assert talks[0].heard == ["answer 0", "answer 1", "answer 2"]
     assert [r.scheduled for r in got.records] == [r.sent for r in got.records]
 
@@ -200,7 +211,9 @@ def test_a_trace_at_its_own_times() -> None:
 
 
 def test_an_open_loop_keeps_its_own_times_whatever_a_file_says() -> None:
-    got = go(Server(lambda i: 0.1), Open((Stage(1.0, 3.0),), "constant"), Extent(), iter([Talk(i, at=(100.0,)) for i in range(3)]))
+    got = go(
+        Server(lambda i: 0.1), Open((Stage(1.0, 3.0),), "constant"), Extent(), iter([Talk(i, at=(100.0,)) for i in range(3)])
+    )
     assert [r.sent for r in got.records] == [0.0, 1.0, 2.0]
 
 
@@ -257,7 +270,9 @@ def test_samples_of_the_load() -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-def test_any_run_counts_what_was_asked(clients: int, wanted: int, warmup: int, times: list[float], turns: int, is_open: bool) -> None:
+def test_any_run_counts_what_was_asked(
+    clients: int, wanted: int, warmup: int, times: list[float], turns: int, is_open: bool
+) -> None:
     server = Server(lambda i: times[i % len(times)], slots=4)
     load = Open((Stage(3.0),)) if is_open else Closed(clients)
     got = go(server, load, Extent(requests=wanted, warmup_requests=warmup), endless(turns=turns))

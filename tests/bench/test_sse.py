@@ -53,7 +53,7 @@ def test_events(text: bytes, events: list[bytes]) -> None:
     assert parsed(text) == events == defined(text)
 
 
-LINES = st.lists(st.sampled_from([b"data: a", b"data:b", b"data", b": c", b"event: d", b"", b"data: {\"x\": 1}", b"junk"]))
+LINES = st.lists(st.sampled_from([b"data: a", b"data:b", b"data", b": c", b"event: d", b"", b'data: {"x": 1}', b"junk"]))
 
 
 @settings(max_examples=200)
