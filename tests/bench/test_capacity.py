@@ -31,19 +31,19 @@ def knee(capacity: float) -> Callable[[float], float]:
 def test_growth_then_bisection() -> None:
     found = search(knee(11.0), Search(1.0))
     assert [probe.value for probe in found.probes[:5]] == [1, 2, 4, 8, 16]
-    assert found.value is not None and found.upper is not None
+    assert found.value is not None
+    assert found.upper is not None
     assert found.value <= 11.0 < found.upper <= found.value * 1.1
-    assert (
-        found.said
-        == f"the SLO is met for 95 % of requests up to {found.value:.4g} requests/s; at {found.upper:.4g} it is not: met for 50 %"
-    )
+    said = f"the SLO is met for 95 % of requests up to {found.value:.4g} requests/s; at {found.upper:.4g} it is not: met for 50 %"
+    assert found.said == said
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.02, 4000), st.floats(0.02, 4000), st.floats(0.01, 0.5))
 def test_any_capacity_is_found_within_the_tolerance(capacity: float, start: float, tolerance: float) -> None:
     found = search(knee(capacity), Search(start, tolerance=tolerance))
-    assert found.value is not None and found.upper is not None
+    assert found.value is not None
+    assert found.upper is not None
     assert found.value <= capacity < found.upper <= found.value * (1 + tolerance) * 1.000001
     assert len(found.probes) < 40
 
@@ -53,7 +53,8 @@ def test_any_capacity_is_found_within_the_tolerance(capacity: float, start: floa
 def test_clients_are_whole_numbers(capacity: int, start: int) -> None:
     found = search(knee(capacity), Search(start, whole=True, lowest=1, tolerance=0.01))
     assert all(probe.value == int(probe.value) for probe in found.probes)
-    assert found.value is not None and found.upper is not None
+    assert found.value is not None
+    assert found.upper is not None
     assert found.value <= capacity < found.upper
     assert found.upper - found.value <= max(1, 0.01 * found.value)
 
@@ -76,7 +77,8 @@ def test_a_server_that_takes_everything() -> None:
 
 def test_a_client_at_its_end_is_the_reason() -> None:
     found = search(lambda value: 1.0, Search(1.0), fault=lambda v: "the client was the bottleneck" if v > 5 else "")
-    assert found.value is not None and found.value <= 5
+    assert found.value is not None
+    assert found.value <= 5
     assert found.said.endswith("it is not: the client was the bottleneck")
 
 

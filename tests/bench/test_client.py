@@ -220,12 +220,12 @@ async def test_addresses_that_are_none(url: str, clock: Clock) -> None:
 async def test_after_done_nothing_can_go_wrong(clock: Clock) -> None:
     """The answer is whole: a body that does not end costs the connection only."""
     made = record()
-    async with serving(always(HEAD + b"".join(map(piece, ANSWER)), hang=True)) as server:
-        async with open_client(Target(server.url, "tiny"), clock) as client:
-            asking = asyncio.create_task(client.ask(CALL, made))
-            while not asking.done():
-                clock.now += 0.01
-                await asyncio.sleep(0)
+    endless = always(HEAD + b"".join(map(piece, ANSWER)), hang=True)
+    async with serving(endless) as server, open_client(Target(server.url, "tiny"), clock) as client:
+        asking = asyncio.create_task(client.ask(CALL, made))
+        while not asking.done():
+            clock.now += 0.01
+            await asyncio.sleep(0)
     assert (asking.result(), made.error) == ("Good bread", None)
     assert made.ended <= (made.last or 0) + 0.001
 

@@ -36,7 +36,12 @@ WINDOW = (0.0, 1.0)
 
 def test_latencies() -> None:
     s = summarize([A, B], WINDOW, {})
-    assert s.ttft_ms and s.e2e_ms and s.tpot_ms and s.itl_ms and s.queue_ms and s.client_lag_ms
+    assert s.ttft_ms
+    assert s.e2e_ms
+    assert s.tpot_ms
+    assert s.itl_ms
+    assert s.queue_ms
+    assert s.client_lag_ms
     assert (s.ttft_ms.mean, s.ttft_ms.min, s.ttft_ms.max, s.ttft_ms.count) == (
         pytest.approx(200),
         pytest.approx(100),
@@ -86,7 +91,8 @@ def test_failed_requests() -> None:
     assert (s.completed, s.failed, s.errors) == (2, 1, {"status": 1})
     assert s.goodput_share == pytest.approx(2 / 3)
     assert s.goodput_per_s == pytest.approx(2)
-    assert s.ttft_ms and s.ttft_ms.count == 2
+    assert s.ttft_ms
+    assert s.ttft_ms.count == 2
     assert (s.valid, s.problems) == (True, ["1 request failed (status), such as: 500"])
 
 
@@ -106,7 +112,8 @@ def test_cancelled_fillers_are_no_failures() -> None:
 def test_what_does_not_count_is_in_no_latency() -> None:
     warm = record(0.0, 0.9, [], counted=False)
     s = summarize([warm, A], WINDOW, {})
-    assert s.ttft_ms and s.ttft_ms.max == pytest.approx(100)
+    assert s.ttft_ms
+    assert s.ttft_ms.max == pytest.approx(100)
     assert s.output_tokens_per_s == pytest.approx(5)  # but its token was made in the window
 
 
@@ -174,7 +181,8 @@ def test_what_holds_of_any_run(records: list[RequestRecord], start: float, lengt
     assert sum(s.errors.values()) == s.failed
     assert s.valid == (s.completed > 0)
     assert 0 <= s.output_tokens_per_s * length <= sum(r.output_tokens for r in records) + 1e-6
-    assert s.goodput_per_s is not None and s.goodput_per_s <= s.requests_per_s + 1e-9
+    assert s.goodput_per_s is not None
+    assert s.goodput_per_s <= s.requests_per_s + 1e-9
     for found in (s.ttft_ms, s.tpot_ms, s.itl_ms, s.e2e_ms):
         if found is not None:
             assert 0 <= found.min <= found.p50 <= found.p90 <= found.p95 <= found.p99 <= found.max
