@@ -1,4 +1,4 @@
-"""The noise of one run that was not repeated, from the run itself. It knows records, and no second run but the one held against it.
+"""The noise of one run that was not repeated, from the run itself. It knows records, and nothing of their server.
 
 Latencies: requests are drawn again with replacement, a conversation's turns together, for they depend on each other (cluster
 bootstrap). Rates: the window is cut into slices of equal length, each a small measurement (batch means). Neither sees what

@@ -46,6 +46,10 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     """Tokens of the answer, whatever the chunks that they came in."""
     queue_seconds: float | None = None
     """Time the server says that it waited, where it says so."""
+    tells_cached: bool = False
+    """Whether the server's usage has a count of cached tokens."""
+    finish_reason: str | None = None
+    """As the server gave it; ``stop`` means that the last output token has no text."""
     error: str | None = None
     """What went wrong, in one line; None: a whole answer came."""
     error_kind: str | None = None
@@ -129,6 +133,26 @@ class Summary(msgspec.Struct, kw_only=True):
     """False if the client was the bottleneck, or nothing was completed."""
     problems: list[str]
     """Why it is not valid, and what else a reader must know."""
+    loop_lag_ms: Distribution | None = None
+    """How late the client's own event loop was, sampled all along."""
+    client_cpu_share: float | None = None
+    """Of one core, used by the client's process during the run."""
+
+
+class Stage(msgspec.Struct, kw_only=True):
+    """One step of a load that has several."""
+
+    stage: int
+    """Its number, as in the records of its requests."""
+    load: str
+    """In words, like a run's."""
+    value: float
+    """Requests per second, or clients."""
+    start: float
+    """Seconds since the run's start, like the next."""
+    end: float
+    summary: Summary
+    """Of the requests that were scheduled in it."""
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -148,6 +172,12 @@ class Run(msgspec.Struct, kw_only=True):
     """All that were sent, warm-up and drain-down too."""
     samples: list[LoadSample] = []
     """In the order of time."""
+    stages: list[Stage] = []
+    """Empty where the load has only one."""
+    window: tuple[float, float] = (0.0, 0.0)
+    """Start and end of the measured window, seconds since the run's start."""
+    interrupted: bool = False
+    """Stopped by the user before its end: the numbers are of what was there."""
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -177,3 +207,5 @@ class Result(msgspec.Struct, kw_only=True):
     """Every load, and every repeat of it."""
     capacity: dict[str, Any] | None = None
     """What ``--find-capacity`` found."""
+    interrupted: bool = False
+    """Stopped by the user: the last run is a part, and later ones are missing."""

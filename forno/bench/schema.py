@@ -15,9 +15,9 @@ from typing import Any, get_type_hints
 import msgspec
 
 from forno.bench import records
-from forno.bench.records import Distribution, LoadSample, RequestRecord, Result, Run, Summary
+from forno.bench.records import Distribution, LoadSample, RequestRecord, Result, Run, Stage, Summary
 
-STRUCTS = (Result, Run, Summary, Distribution, RequestRecord, LoadSample)
+STRUCTS = (Result, Run, Stage, Summary, Distribution, RequestRecord, LoadSample)
 """In the order of the table: from the whole to its parts."""
 SCHEMA_FILE, TABLE_FILE = "bench-schema.json", "bench-result.md"
 
