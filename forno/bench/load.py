@@ -106,9 +106,7 @@ class Gathered:
 class Run:
     """One run; ``go`` it once. Times are what ``clock`` says, seconds since the run's start."""
 
-    def __init__(
-        self, client: Asker, conversations: Iterator[Conversation], extent: Extent, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, client: Asker, conversations: Iterator[Conversation], extent: Extent, clock: Callable[[], float]) -> None:
         self.got = Gathered()
         self._client, self._conversations, self._extent, self._clock = client, conversations, extent, clock
         self._over = asyncio.Event()

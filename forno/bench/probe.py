@@ -102,9 +102,7 @@ def counter(session: aiohttp.ClientSession, target: Target) -> Callable[[str], A
         nonlocal tokenizes
         messages = [{"role": "user", "content": text}]
         if tokenizes:
-            status, body = await _fetch(
-                session, "POST", target.url + "/tokenize", {"model": target.model, "messages": messages}, False
-            )
+            status, body = await _fetch(session, "POST", target.url + "/tokenize", {"model": target.model, "messages": messages}, False)
             if status == 200 and isinstance(body, dict) and type(body.get("count")) is int:
                 return int(body["count"])
             tokenizes = False

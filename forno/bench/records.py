@@ -151,6 +151,7 @@ class Stage(msgspec.Struct, kw_only=True):
     start: float
     """Seconds since the run's start, like the next."""
     end: float
+    """Of its arrivals; their answers may come later."""
     summary: Summary
     """Of the requests that were scheduled in it."""
 
