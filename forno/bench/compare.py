@@ -13,10 +13,14 @@ from typing import Any
 import msgspec
 
 from forno.bench import bootstrap, measures
+from forno.bench.metrics import met
 from forno.bench.numbers import plural, short
 from forno.bench.records import RequestRecord, Result, Run, Summary
-from forno.bench.statistics import Difference, finite, mean, welch
+from forno.bench.statistics import Difference, finite, mean, paired, welch
 from forno.errors import ResultError
+
+FEWEST_PAIRS = 3
+"""Repeats from which pairing them by seed gains more than its halved degrees of freedom cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Metric:
     """A request's values, if it is a statistic of requests."""
     share: float | None = None
     """Its percentile; None: the mean."""
+    chosen: Callable[[list[RequestRecord]], list[RequestRecord]] = measures.succeeded
+    """Requests that have values."""
     amounts: Callable[[RequestRecord], list[tuple[float, float]]] | None = None
     """When a request adds how much, if it is a rate."""
 
@@ -54,6 +60,18 @@ def _failed_share(summary: Summary) -> float | None:
     return summary.failed / asked if asked else None
 
 
+def _counted(requests: list[RequestRecord]) -> list[RequestRecord]:
+    return [r for r in requests if r.counted]
+
+
+def _failure(r: RequestRecord) -> list[float]:
+    return [float(r.error is not None)]
+
+
+def _cached(r: RequestRecord) -> list[float]:
+    return [r.cached_tokens / r.prompt_tokens] if r.prompt_tokens and r.tells_cached else []
+
+
 METRICS = (
     *(_latency(name, name.upper(), p) for name in ("ttft", "tpot", "itl", "e2e") for p in ("p50", "p99")),
     _latency("queue", "Queue", "p50"),
@@ -61,8 +79,8 @@ METRICS = (
     _rate("total_tokens_per_s", "Total tok/s", bootstrap.total),
     _rate("requests_per_s", "Requests/s", bootstrap.completion),
     _rate("goodput_per_s", "Goodput, req/s", None),
-    Metric("cached_share", "Cached share", False, lambda summary: summary.cached_share),
-    Metric("failed_share", "Failed share", True, _failed_share),
+    Metric("cached_share", "Cached share", False, lambda summary: summary.cached_share, _cached),
+    Metric("failed_share", "Failed share", True, _failed_share, _failure, chosen=_counted),
 )
 """In the order of the table."""
 
@@ -80,7 +98,7 @@ class Row(msgspec.Struct, kw_only=True, frozen=True):
     """Ends of the 95 % interval of ``b - a``; None: unknown."""
     high: float | None
     basis: str
-    """What the interval rests on: ``repeats``, ``requests``, ``slices``, ``nothing``."""
+    """What the interval rests on: ``pairs``, ``repeats``, ``requests``, ``slices``, ``nothing``."""
     verdict: str
     """``better``, ``worse``, ``noise``, or ``unknown``: what ``b`` is."""
 
@@ -155,20 +173,24 @@ def _row(metric: Metric, a: list[Run], b: list[Run], slo: dict[str, float] | Non
 
 def _difference(metric: Metric, a: list[Run], b: list[Run], found: Sequence[list[float]], slo: dict[str, float]) -> Difference:
     if min(map(len, found)) > 1:
-        return welch(found[0], found[1])
+        return repeated(a, b, found[0], found[1])
     point = (mean(found[0]), mean(found[1]))
     if metric.values is not None:
-        groups = [_clusters(runs, metric.values, measures.succeeded) for runs in (a, b)]
+        groups = [_clusters(runs, metric.values, metric.chosen) for runs in (a, b)]
         return bootstrap.by_requests(groups[0], groups[1], metric.share, point)
-    if metric.name == "failed_share":
-        groups = [_clusters(runs, _failure, _counted) for runs in (a, b)]
-        return bootstrap.by_requests(groups[0], groups[1], None, point)
-    if metric.name == "cached_share":
-        groups = [_clusters(runs, _cached, measures.succeeded) for runs in (a, b)]
-        return bootstrap.by_requests(groups[0], groups[1], None, point)
-    amounts = metric.amounts or (lambda r: bootstrap.completion(r) if measures.meets(r, slo) else [])
-    slices = [[rate for run in runs for rate in bootstrap.rates(run.requests, amounts)] for runs in (a, b)]
+    amounts = metric.amounts or (lambda r: bootstrap.completion(r) if met(r, slo) else [])
+    slices = [[rate for run in runs for rate in bootstrap.rates(run, amounts)] for runs in (a, b)]
     return bootstrap.by_slices(slices[0], slices[1], point)
+
+
+def repeated(a: list[Run], b: list[Run], found_a: list[float], found_b: list[float]) -> Difference:
+    """Compare repeats: one by one where the nth of both had the same seed, and every repeat another, else as two groups.
+
+    Decided by the seeds alone, never by which looks better.
+    """
+    seeds = [run.seed for run in a]
+    matched = seeds == [run.seed for run in b] and len(set(seeds)) == len(seeds) >= FEWEST_PAIRS
+    return paired(found_a, found_b) if matched and len(found_a) == len(found_b) else welch(found_a, found_b)
 
 
 def _clusters(
@@ -176,19 +198,7 @@ def _clusters(
     values: Callable[[RequestRecord], list[float]],
     chosen: Callable[[list[RequestRecord]], list[RequestRecord]],
 ) -> bootstrap.Clusters:
-    return [group for run in runs for group in bootstrap.clusters(chosen(run.requests), values)]
-
-
-def _counted(requests: list[RequestRecord]) -> list[RequestRecord]:
-    return [r for r in requests if r.counted]
-
-
-def _failure(r: RequestRecord) -> list[float]:
-    return [float(r.error is not None or r.error_kind is not None)]
-
-
-def _cached(r: RequestRecord) -> list[float]:
-    return [r.cached_tokens / r.prompt_tokens] if r.prompt_tokens else []
+    return {key: found for run in runs for key, found in bootstrap.clusters(run, chosen(run.requests), values).items()}
 
 
 def _warnings(

@@ -7,17 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from forno.bench.records import RequestRecord
 
 DEFINITIONS = {
-    "ttft": "time to first token: first chunk with content minus send",
-    "tpot": "time per output token: (last chunk minus first chunk) / (output tokens - 1), tokens as the server counts them",
-    "itl": "inter-token latency: gap between two chunks with content / tokens of the later one",
-    "e2e": "end-to-end latency: last chunk with content minus send",
+    "ttft": "time to first token: from sending a request to its first chunk with content; connecting counts where it is needed",
+    "tpot": "time per output token: (last chunk - first chunk) / (output tokens - 1), tokens as the server counts them; one "
+    "value per request",
+    "itl": "inter-token latency: gap between two chunks with content / tokens of the later one; one value per gap. Where the "
+    "server does not tell a chunk's tokens, the answer's are shared equally",
+    "e2e": "end-to-end latency: from sending a request to its last chunk with content",
     "queue": "time that the server says the request waited before it was first scheduled",
-    "client_lag": "actual send minus scheduled send: the client's own delay, in no other number",
-    "output_tokens_per_s": "output tokens of requests that completed in the window / measured window",
-    "total_tokens_per_s": "prompt and output tokens of requests that completed in the window / measured window",
-    "requests_per_s": "requests that completed in the window / measured window",
-    "goodput_per_s": "requests that met every limit of the SLO / measured window",
-    "cached_share": "prompt tokens that the server took from its cache / prompt tokens",
+    "client_lag": "actual sending - scheduled sending, the client's own delay, in no other number; in a closed loop one is "
+    "scheduled when its client is free",
+    "output_tokens_per_s": "output tokens that came within the window / its length, whichever request they belong to",
+    "total_tokens_per_s": "the same, and the prompt tokens of requests whose first chunk came within it",
+    "requests_per_s": "requests whose answer ended within the window / its length",
+    "goodput_per_s": "of those, the ones that met every limit of the SLO / its length; the share is of counted requests, "
+    "failed ones included",
+    "cached_share": "prompt tokens that the server took from its cache / prompt tokens, of counted requests",
+    "window": "from sending the first counted request to the end of the last one; warm-up comes before, and until the end "
+    "the load is kept up by requests that do not count. Where nothing is left to send, it ends then",
 }
 """Metric -> definition, as printed beside its numbers."""
 SLO_METRICS = ("ttft", "tpot", "itl", "e2e")
@@ -45,8 +51,11 @@ def tpot(r: RequestRecord) -> list[float]:
 
 
 def itl(r: RequestRecord) -> list[float]:
-    tokens = r.chunk_tokens[1:] if len(r.chunk_tokens) == len(r.gaps) + 1 else []
-    return [1e3 * gap / max(n, 1) for gap, n in zip(r.gaps, tokens or [1] * len(r.gaps), strict=True)]
+    if len(r.chunk_tokens) == len(r.gaps) + 1:
+        return [1e3 * gap / max(n, 1) for gap, n in zip(r.gaps, r.chunk_tokens[1:], strict=True)]
+    with_text = r.output_tokens - (r.finish_reason == "stop")  # the token that ended it has none
+    share = max(1.0, with_text / (len(r.gaps) + 1))
+    return [1e3 * gap / share for gap in r.gaps]
 
 
 def e2e(r: RequestRecord) -> list[float]:

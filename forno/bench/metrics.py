@@ -1,4 +1,4 @@
-"""Records to numbers, by definitions that are printed beside them. It knows records, no server and no load.
+"""Records to a run's summary, by the definitions in ``measures.py``. It knows records, no server and no load.
 
 Latencies are of the requests that were *sent* in the measured window, however long they took: leaving out those that end
 later would leave out the slow ones. Rates are of what was *received* in it, whoever asked: counting whole requests at its
@@ -12,27 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forno.bench import measures
 from forno.bench.records import Distribution, RequestRecord, Summary
-from forno.bench.slo import e2e, met, tpot, ttft
 
-DEFINITIONS = {
-    "TTFT": "time to first token: from sending a request to its first chunk with content; making a connection counts if one is made",
-    "TPOT": "time per output token: (E2E - TTFT) / (output tokens - 1), tokens by the server's count; one value per request",
-    "ITL": "inter-token latency: gap between two chunks with content / tokens in the later one; one value per gap. Where the server "
-    "does not tell a chunk's tokens, all of an answer's have the same share",
-    "E2E": "end-to-end latency: from sending a request to its last chunk with content",
-    "queue": "waiting time inside the server, as the server tells it",
-    "client lag": "actual sending - scheduled sending; in a closed loop scheduled is when the client was free",
-    "window": "from sending the first counted request to the end of the last one, warm-up before and drain-down after excluded; "
-    "the load is kept up until then by requests that are not counted, or else it ends where the load fell",
-    "output tok/s": "output tokens received in the window / its length; whose request they belong to does not matter",
-    "total tok/s": "the same, plus the prompt tokens of requests whose first chunk came in the window",
-    "requests/s": "requests answered in the window / its length",
-    "goodput": "requests answered in the window within every limit of the SLO / its length; the share is of counted requests, "
-    "failed ones included",
-    "cached": "share of the counted requests' prompt tokens that the server took from its prefix cache",
-    "percentiles": "linear between ranks; over counted requests without error (ITL: over their gaps)",
-}
 MAX_LAG_MS = 20.0
 """99th percentile of the client's lag beyond which it measures itself rather than the server."""
 MAX_CPU_SHARE = 0.9
@@ -49,9 +31,9 @@ class ClientHealth:
     max_lag_ms: float = MAX_LAG_MS
 
 
-def distribution(seconds: Iterable[float | None]) -> Distribution | None:
-    """In milliseconds, over the values there are; None without any."""
-    values = 1000 * np.array([s for s in seconds if s is not None], dtype=np.float64)
+def distribution(milliseconds: Sequence[float]) -> Distribution | None:
+    """None without values."""
+    values = np.array(milliseconds, dtype=np.float64)
     if not values.size:
         return None
     p50, p90, p95, p99 = (float(p) for p in np.percentile(values, (50, 90, 95, 99)))
@@ -62,13 +44,9 @@ def distribution(seconds: Iterable[float | None]) -> Distribution | None:
     )
 
 
-def inter_token(record: RequestRecord) -> list[float]:
-    """Seconds per token of each chunk after the first."""
-    if record.chunk_tokens:
-        return [gap / tokens for gap, tokens in zip(record.gaps, record.chunk_tokens[1:], strict=False)]
-    with_text = record.output_tokens - (record.finish_reason == "stop")  # the token that ended it has none
-    share = max(1.0, with_text / (len(record.gaps) + 1))
-    return [gap / share for gap in record.gaps]
+def met(record: RequestRecord, slo: Mapping[str, float]) -> bool:
+    """Whether the request was answered, within every limit."""
+    return record.error is None and measures.meets(record, dict(slo))
 
 
 def tokens_within(record: RequestRecord, start: float, end: float) -> tuple[float, int]:
@@ -99,19 +77,20 @@ def summarize(
     told = [r for r in good if r.tells_cached]
     prompts = sum(r.prompt_tokens for r in told)
     outputs, inputs = sum(o for o, _ in received), sum(p for _, p in received)
-    lags = distribution(r.sent - r.scheduled for r in counted)
-    loop = distribution(health.loop_lags)
+    latencies = {name: distribution(measures.values(good, name)) for name in ("ttft", "tpot", "itl", "e2e", "queue")}
+    lags = distribution(measures.values(counted, "client_lag"))
+    loop = distribution([1e3 * lag for lag in health.loop_lags])
     faults = _faults(good, seconds, lags, loop, health)
     return Summary(
         window_seconds=seconds,
         completed=len(good),
         failed=len(counted) - len(good),
         errors=_errors(counted),
-        ttft_ms=distribution(map(ttft, good)),
-        tpot_ms=distribution(map(tpot, good)),
-        itl_ms=distribution(gap for r in good for gap in inter_token(r)),
-        e2e_ms=distribution(map(e2e, good)),
-        queue_ms=distribution(r.queue_seconds for r in good),
+        ttft_ms=latencies["ttft"],
+        tpot_ms=latencies["tpot"],
+        itl_ms=latencies["itl"],
+        e2e_ms=latencies["e2e"],
+        queue_ms=latencies["queue"],
         client_lag_ms=lags,
         output_tokens_per_s=_rate(outputs, seconds),
         total_tokens_per_s=_rate(outputs + inputs, seconds),
@@ -154,7 +133,8 @@ def _faults(
             )
     if (health.cpu_share or 0.0) > MAX_CPU_SHARE:
         found.append(
-            f"the client was the bottleneck: it used {100 * (health.cpu_share or 0):.0f} % of a core; run several, or lower the load"
+            f"the client was the bottleneck: it used {100 * (health.cpu_share or 0):.0f} % of a core; "
+            "run several, or lower the load"
         )
     return found
 

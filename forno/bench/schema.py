@@ -46,7 +46,8 @@ def schema() -> dict[str, Any]:
             if text := told.get(struct, {}).get(name):
                 field["description"] = text
     title = f"Result of forno bench, schema version {records.SCHEMA_VERSION}"
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root, "$defs": components}
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root, "$defs": components}
+    return dict(json.loads(json.dumps(made)))  # defaults that are tuples become lists, as in the file
 
 
 def table() -> str:

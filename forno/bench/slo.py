@@ -1,14 +1,12 @@
-"""Service-level objectives: limits on a request's latencies in milliseconds, and which requests met them. It knows records only."""
+"""Service-level objectives as they are written: limits on a request's latencies in milliseconds. It measures nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-from forno.bench.records import RequestRecord
+from forno.bench.measures import SLO_METRICS
 from forno.errors import ConfigError
 
-METRICS = ("ttft", "tpot", "e2e")
 _ALIASES = {"e2el": "e2e"}
 PRESETS: dict[str, dict[str, float]] = {
     "llama2-70b": {"ttft": 2000, "tpot": 200},
@@ -23,7 +21,7 @@ PRESETS: dict[str, dict[str, float]] = {
     "gpt-oss-120b": {"ttft": 3000, "tpot": 80},
 }
 """MLPerf Inference's limits for its server and interactive scenarios. There they hold for the 99th percentile of requests."""
-FORMS = f"ttft=200,tpot=50 (milliseconds; of {', '.join(METRICS)}), or one of {', '.join(PRESETS)}"
+FORMS = f"ttft=200,tpot=50 (milliseconds; of {', '.join(SLO_METRICS)}), or one of {', '.join(PRESETS)}"
 
 
 def parse(text: str) -> dict[str, float]:
@@ -38,33 +36,8 @@ def parse(text: str) -> dict[str, float]:
             limits[name] = float(number)
         except ValueError:
             raise ConfigError(f"SLO {text!r}: cannot read {part!r}; write {FORMS}") from None
-        if name not in METRICS or not 0 < limits[name] < math.inf:
+        if name not in SLO_METRICS or not 0 < limits[name] < math.inf:
             raise ConfigError(f"SLO {text!r}: {part!r} is not a limit; write {FORMS}")
     if not limits:
         raise ConfigError(f"SLO {text!r} has no limit; write {FORMS}")
     return limits
-
-
-def ttft(record: RequestRecord) -> float | None:
-    """Seconds from sending to the first chunk with content."""
-    return None if record.first is None else record.first - record.sent
-
-
-def tpot(record: RequestRecord) -> float | None:
-    """Seconds per output token after the first; None for an answer of one token."""
-    if record.first is None or record.last is None or record.output_tokens < 2:
-        return None
-    return (record.last - record.first) / (record.output_tokens - 1)
-
-
-def e2e(record: RequestRecord) -> float | None:
-    """Seconds from sending to the last chunk with content."""
-    return None if record.last is None else record.last - record.sent
-
-
-def met(record: RequestRecord, limits: Mapping[str, float]) -> bool:
-    """Whether the request was answered within every limit. An answer of one token has no TPOT to miss."""
-    if record.error is not None:
-        return False
-    values = {"ttft": ttft(record), "tpot": tpot(record), "e2e": e2e(record)}
-    return all((value := values[name]) is None or 1000 * value <= limit for name, limit in limits.items())

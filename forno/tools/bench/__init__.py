@@ -1,0 +1,1 @@
+"""``forno bench`` and the verbs below it."""
