@@ -108,7 +108,7 @@ def closed(
         r.counted = False
     window = window_of(requests)
     return Run(
-        load=f"closed, {clients} clients",
+        load=f"closed, {clients} client{'s' if clients > 1 else ''}",
         value=float(clients),
         repeat=repeat,
         seed=seed,
