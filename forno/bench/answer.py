@@ -1,4 +1,4 @@
-"""What the events of one streamed answer say: content, usage, errors. It knows OpenAI's chunks, no HTTP and no time but what it is told.
+"""What the events of one streamed answer say: content, usage, errors. It knows OpenAI's chunks, neither HTTP nor a clock.
 
 Servers differ: text may come as ``content``, ``reasoning``, a tool call or a completion's ``text``; usage in a last chunk
 of its own or beside the last text. Whatever does not add up raises ``BadStream``, so that no number is made of it.
@@ -6,6 +6,7 @@ of its own or beside the last text. Whatever does not add up raises ``BadStream`
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -95,7 +96,7 @@ class Answer:
             self.usage = chunk.usage
         if chunk.timings is not None and chunk.timings.queue_ms is not None:
             self.record.queue_seconds = chunk.timings.queue_ms / 1000
-        return any([self._content(choice, now) for choice in chunk.choices or ()])
+        return sum(self._content(choice, now) for choice in chunk.choices or ()) > 0
 
     def _content(self, choice: _Choice, now: float) -> bool:
         delta = choice.delta
@@ -115,7 +116,7 @@ class Answer:
         times, record = self._times, self.record
         if times:
             record.first, record.last = round(times[0], 6), round(times[-1], 6)
-            record.gaps = [round(b - a, 6) for a, b in zip(times, times[1:], strict=False)]
+            record.gaps = [round(b - a, 6) for a, b in pairwise(times)]
         if len(self._tokens) == len(times) and all(self._tokens):
             record.chunk_tokens = self._tokens
         self._settle_usage(usage_promised)

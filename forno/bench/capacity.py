@@ -1,4 +1,4 @@
-"""The most load that still meets an SLO: growth until it does not, then bisection. It knows a function that measures, no server.
+"""The most load that still meets an SLO: growth until it does not, then bisection. It knows a function that measures,.
 
 A probe that is too close to call is measured again, and its requests are pooled, until Wilson's interval (1927) of the share
 that met the SLO lies on one side of the wanted share, or patience ends; then the share itself decides, and the probe says so.
@@ -113,7 +113,11 @@ async def _probe(measure: Callable[[float], Awaitable[Verdict]], value: float, s
     probe = Probe(value)
     while True:
         verdict = await measure(value)
-        probe.met, probe.total, probe.measurements = probe.met + verdict.met, probe.total + verdict.total, probe.measurements + 1
+        probe.met, probe.total, probe.measurements = (
+            probe.met + verdict.met,
+            probe.total + verdict.total,
+            probe.measurements + 1,
+        )
         probe.fault = probe.fault or verdict.fault
         low, high = interval(probe.met, probe.total)
         probe.close = low < search.share <= high and not probe.fault
@@ -146,7 +150,11 @@ def _sentence(found: Capacity, search: Search) -> str:
         return f"no load meets the SLO for {percent}: at the lowest tried, {worst.value:g} {unit}, {why}"
     if found.upper is None:
         return f"the SLO is met for {percent} up to the highest load tried, {found.value:.4g} {unit}"
-    close = " (too close to call with certainty)" if any(p.close and p.value in (found.value, found.upper) for p in found.probes) else ""
+    close = (
+        " (too close to call with certainty)"
+        if any(p.close and p.value in (found.value, found.upper) for p in found.probes)
+        else ""
+    )
     failed = next(p for p in found.probes if p.value == found.upper)
     why = failed.fault or f"met for {100 * failed.share:.0f} %"
     return f"the SLO is met for {percent} up to {found.value:.4g} {unit}; at {found.upper:.4g} it is not: {why}{close}"

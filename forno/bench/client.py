@@ -1,4 +1,4 @@
-"""A streaming client for OpenAI-compatible servers that turns whatever happens into a record. It knows HTTP, no load and no metric.
+"""A streaming client for OpenAI-compatible servers; whatever happens becomes a record. It knows HTTP, no load and no metric.
 
 It shares the machine with the server it measures: a token costs it a few microseconds, and nothing is armed or logged per
 token. Deadlines are therefore kept by one watchdog for all requests, a quarter of a second coarse.
@@ -7,7 +7,7 @@ token. Deadlines are therefore kept by one watchdog for all requests, a quarter 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -59,17 +59,27 @@ class Target:
     """Whether an answer without usage is a broken one."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every request: ``temperature``, ``ignore_eos`` and others."""
+    completions: bool = False
+    """Send chats as completions of their messages' text, for models without a chat template."""
     timeouts: Timeouts = Timeouts()
     keep_alive: bool = True
 
     def body(self, call: Call) -> tuple[str, bytes]:
         """Path and JSON of a call."""
-        chat = call.prompt is None
+        chat = call.prompt is None and not self.completions
         body: dict[str, Any] = {"model": self.model, "max_tokens": call.max_tokens, "stream": True}
-        body["messages" if chat else "prompt"] = call.messages if chat else call.prompt
+        if chat:
+            body["messages"] = call.messages
+        else:
+            body["prompt"] = call.prompt if call.prompt is not None else as_text(call.messages)
         if self.include_usage:
             body["stream_options"] = {"include_usage": True}
         return "/v1/chat/completions" if chat else "/v1/completions", msgspec.json.encode(body | {**self.fields, **call.extra})
+
+
+def as_text(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Messages as plain text, for a completion."""
+    return "\n\n".join(str(message["content"]) for message in messages)
 
 
 class Client:
@@ -232,7 +242,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
         headers["authorization"] = f"Bearer {target.api_key}"
     idle = {"keepalive_timeout": KEEPALIVE} if target.keep_alive else {"force_close": True}
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, **idle),  # type: ignore[arg-type]
+        connector=aiohttp.TCPConnector(limit=0, **idle),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=target.timeouts.connect),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,

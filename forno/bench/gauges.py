@@ -1,4 +1,4 @@
-"""A server's own gauges from its ``/metrics`` page: running, waiting, KV cache in use. It knows the text format and some names."""
+"""A server's gauges from its ``/metrics`` page: running, waiting, KV cache in use. It knows the text format and some names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,24 @@ if TYPE_CHECKING:
 
 TIMEOUT = 2.0
 NAMES = {
-    "running": ("forno:num_requests_running", "vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
-    "waiting": ("forno:num_requests_waiting", "vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
-    "kv_usage": ("forno:kv_cache_usage_perc", "vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio"),
+    "running": (
+        "forno:num_requests_running",
+        "vllm:num_requests_running",
+        "sglang:num_running_reqs",
+        "llamacpp:requests_processing",
+    ),
+    "waiting": (
+        "forno:num_requests_waiting",
+        "vllm:num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "llamacpp:requests_deferred",
+    ),
+    "kv_usage": (
+        "forno:kv_cache_usage_perc",
+        "vllm:kv_cache_usage_perc",
+        "sglang:token_usage",
+        "llamacpp:kv_cache_usage_ratio",
+    ),
 }
 """Field of a sample -> what servers call it."""
 Reading = tuple[float | None, float | None, float | None]

@@ -14,7 +14,7 @@ import math
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from forno.bench.arrivals import Closed, Open
 from forno.bench.records import LoadSample, RequestRecord
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forno.bench.workload import Call, Conversation
 
 SAMPLE_SECONDS = 0.5
+FAILURES_IN_A_ROW = 50
 LAG_SECONDS = 0.02
 """Between looks at how late the event loop is."""
 
@@ -54,7 +55,7 @@ class Extent:
     warmup_requests: int = 0
     warmup_seconds: float = 0.0
     """Nothing counts before both have passed."""
-    failures_in_a_row: int = 50
+    failures_in_a_row: int = FAILURES_IN_A_ROW
     """After so many, with no success between them, the run is given up."""
 
 
@@ -72,7 +73,8 @@ class Gathered:
     """When the load began to fall because nothing was left to send."""
     ended: float = 0.0
     cpu_seconds: float = 0.0
-    ended_requests: int = 0
+    ended_requests: list[RequestRecord] = field(default_factory=list)
+    """In the order of their ends."""
     interrupted: bool = False
     abandoned: str = ""
     """Why the run was given up, if it was."""
@@ -106,7 +108,9 @@ class Gathered:
 class Run:
     """One run; ``go`` it once. Times are what ``clock`` says, seconds since the run's start."""
 
-    def __init__(self, client: Asker, conversations: Iterator[Conversation], extent: Extent, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, client: Asker, conversations: Iterator[Conversation], extent: Extent, clock: Callable[[], float]
+    ) -> None:
         self.got = Gathered()
         self._client, self._conversations, self._extent, self._clock = client, conversations, extent, clock
         self._over = asyncio.Event()
@@ -132,7 +136,7 @@ class Run:
         finally:
             self.got.ended = self._clock()
             self.got.cpu_seconds = _cpu_seconds() - cpu
-            await _cancel([sender, over, *watchers])
+            await _cancel([over, sender, *watchers])
             for record in self.got.records:
                 record.counted = record.counted and record.error_kind != "cancelled"
             gc.unfreeze()
@@ -175,15 +179,16 @@ class Run:
         self._fall()
 
     async def _converse(self, conversation: Conversation, first: Call, scheduled: float) -> None:
-        call: Call | None = first
+        call = first
         for turn in itertools.count():
             record = self._issue(scheduled)
             record.session, record.turn = conversation.session, turn
             answer = await self._client.ask(call, record)
             self._account(record)
-            call = None if answer is None else conversation.next(answer)
-            if call is None:
+            following = None if answer is None else conversation.next(answer)
+            if following is None:
                 return
+            call = following
             scheduled = max(self._clock() + conversation.think_seconds, call.at or 0.0)
             await self._sleep_until(scheduled)
 
@@ -210,7 +215,7 @@ class Run:
 
     def _account(self, record: RequestRecord) -> None:
         """A request has ended."""
-        self.got.ended_requests += 1
+        self.got.ended_requests.append(record)
         self._open_counted -= record.counted
         self._failures = 0 if record.error is None else self._failures + 1
         if self._failures >= self._extent.failures_in_a_row:
@@ -248,7 +253,7 @@ class Run:
             self.got.loop_lags.append(max(0.0, self._clock() - due))
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

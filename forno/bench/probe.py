@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forno.bench.workload import Call
 
 TIMEOUT = 30.0
-OPTIONAL = ("stream_options", "ignore_eos")
+OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 """Fields that a load is poorer without, but possible."""
 
 
@@ -82,8 +82,8 @@ def _refused(record: RequestRecord, target: Target) -> str | None:
     """The optional field that a refusal names."""
     if record.error_kind != "status" or record.error is None or record.error[:3] not in ("400", "422"):
         return None
-    sent = {"stream_options": target.include_usage, "ignore_eos": "ignore_eos" in target.fields}
-    return next((name for name in OPTIONAL if sent[name] and name in record.error), None)
+    sent = {*target.fields, *(["stream_options"] if target.include_usage else [])}
+    return next((name for name in OPTIONAL if name in sent and name in record.error), None)
 
 
 def _without(target: Target, name: str) -> Target:
@@ -91,26 +91,29 @@ def _without(target: Target, name: str) -> Target:
 
 
 def counter(session: aiohttp.ClientSession, target: Target) -> Callable[[str], Awaitable[int]]:
-    """A function that counts the prompt tokens of a chat request whose only message is a text, by the server's tokenizer.
+    """A function that counts the prompt tokens of a request whose only message is a text, by the server's tokenizer.
 
-    It asks ``/tokenize`` where the server has that with messages (forno, vLLM), else the usage of an answer of one token.
-    Raises ``ConfigError`` where neither tells.
+    It asks ``/tokenize`` where the server has that (forno, vLLM), else the usage of an answer of one token. Raises
+    ``ConfigError`` where neither tells.
     """
     tokenizes = True
 
+    def prompt(text: str) -> dict[str, Any]:
+        return {"prompt": text} if target.completions else {"messages": [{"role": "user", "content": text}]}
+
     async def count(text: str) -> int:
         nonlocal tokenizes
-        messages = [{"role": "user", "content": text}]
+        body = {"model": target.model, **prompt(text)}
         if tokenizes:
-            status, body = await _fetch(session, "POST", target.url + "/tokenize", {"model": target.model, "messages": messages}, False)
-            if status == 200 and isinstance(body, dict) and type(body.get("count")) is int:
-                return int(body["count"])
+            status, said = await _fetch(session, "POST", target.url + "/tokenize", body, required=False)
+            if status == 200 and isinstance(said, dict) and type(said.get("count")) is int:
+                return int(said["count"])
             tokenizes = False
-        body_sent = {"model": target.model, "messages": messages, "max_tokens": 1}
-        status, body = await _fetch(session, "POST", target.url + "/v1/chat/completions", body_sent)
-        usage = body.get("usage") if isinstance(body, dict) else None
+        path = "/v1/completions" if target.completions else "/v1/chat/completions"
+        status, said = await _fetch(session, "POST", target.url + path, {**body, "max_tokens": 1})
+        usage = said.get("usage") if isinstance(said, dict) else None
         if status != 200 or not isinstance(usage, dict) or type(usage.get("prompt_tokens")) is not int:
-            raise ConfigError(f"the server does not count tokens ({status}): {message_of(body)}")
+            raise ConfigError(f"the server does not tell how many tokens a prompt has ({status}): {message_of(said)}")
         return int(usage["prompt_tokens"])
 
     return count

@@ -1,4 +1,4 @@
-"""Server-sent events from the bytes of a response, within limits. It knows the format (WHATWG HTML, 9.2), not what events mean."""
+"""Server-sent events from the bytes of a response, within limits. It knows the format (HTML standard, 9.2), no content."""
 
 from __future__ import annotations
 
