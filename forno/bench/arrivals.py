@@ -81,6 +81,8 @@ class Stage:
 
     def time_of(self, count: float) -> float:
         """Seconds since the stage's start until ``count`` requests are expected, ``count < expected``."""
+        if not count:
+            return 0.0
         if self.last_rate == self.rate:
             return count / self.rate
         # a root of rate * t + slope * t^2 / 2 = count, in the form that does not cancel
@@ -158,10 +160,10 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
 
 
 def _parse_stage(part: str, whole: str) -> Stage:
-    rates, _, seconds = part.partition("@")
+    rates, at, seconds = part.partition("@")
     first, dash, last = rates.partition("-")
     try:
-        return Stage(float(first), float(seconds) if seconds else math.inf, float(last) if dash else None)
+        return Stage(float(first), float(seconds) if at else math.inf, float(last) if dash else None)
     except ValueError:
         raise ConfigError(f"rate {whole!r}: cannot read {part!r}; write {FORMS}") from None
 

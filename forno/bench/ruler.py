@@ -52,7 +52,7 @@ async def measure(count: Callable[[str], Awaitable[int]], corpus: Corpus, pieces
     per_word = (sum(long_tokens) - sum(short_tokens)) / (pieces * (words - short))
     if per_word <= 0:
         raise ConfigError(
-            f"the server counts {sum(long_tokens)} tokens in {pieces} texts of {words} words, and {sum(short_tokens)} in as many "
-            f"of {short}: its counts of prompt tokens cannot be used"
+            f"the server counts {sum(long_tokens)} tokens in {pieces} texts of {words} words, and {sum(short_tokens)} in as "
+            f"many of {short}: its counts of prompt tokens cannot be used"
         )
     return Ruler(per_word, max(0.0, sum(long_tokens) / pieces - per_word * words))
