@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forno.bench import measures
 from forno.bench.numbers import shown
@@ -60,16 +60,8 @@ def _paint(figure: Figure, curves: list[tuple[Load, tuple[list[float], list[floa
         high = max(high, limit * 1.15)
         low = min(low, limit * 0.9)
         axis.axvline(limit, color=plotting.BAD, linewidth=1.4, linestyle=plotting.dash("4 3"))
-        left = limit > (low * high) ** 0.5 if high > LOGARITHMIC * max(low, 1e-3) else limit > (low + high) / 2
-        axis.annotate(
-            f"SLO {shown(limit)} ms",
-            (limit, 4),
-            xytext=(-4 if left else 4, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            color=plotting.BAD,
-            fontsize=10,
-        )
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+        axis.annotate(f"SLO {shown(limit)} ms", (limit, 1.0), color=plotting.BAD, fontsize=10, **place)
     axis.set_ylim(0, 102)
     if high > LOGARITHMIC * max(low, 1e-3):
         axis.set_xlim(max(low, high / 1e5) * 0.9, high * 1.1)
@@ -95,12 +87,16 @@ def headline(metric: str, loads: Sequence[Load], limit: float | None) -> str:
         text = f"half within {shown(told[0][1])} ms, 99 % within {shown(told[0][2])} ms"
     else:
         first, last = min(told, key=lambda t: t[2]), max(told, key=lambda t: t[2])
-        text = f"99 % within {shown(first[2])} ms at {first[0].name}, {shown(last[2])} ms at {last[0].name}"
+        text = f"99 % within {shown(first[2])} ms {_where(first[0])}, {shown(last[2])} ms {_where(last[0])}"
     if limit is None:
         return text
     kept = [_kept(load, metric, limit) for load, _, _ in told]
     share = f"{100 * min(kept):.0f} %" if max(kept) - min(kept) < 0.005 else f"{100 * min(kept):.0f} to {100 * max(kept):.0f} %"
     return f"{text}; {share} within the limit"
+
+
+def _where(load: Load) -> str:
+    return f"({load.source})" if load.source else f"at {load.label}"
 
 
 def _kept(load: Load, metric: str, limit: float) -> float:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NEAR = 14
+"""Pixels between two labels."""
 FLAT = 0.95
 """Of the highest throughput: from there on it has levelled off."""
 
@@ -55,6 +57,8 @@ def tradeoff_figure(metric: str, loads: Sequence[Load], limit: float | None, nam
         axis.set_ylabel("ms")
         plotting.plain(axis, "x")
         plotting.logarithmic(axis, "y")
+        for group in groups:
+            _name_points(axis, group, [(tokens(load), *found) for load in group if (found := load.latency(metric, "p99"))])
 
     return plotting.draw(paint, name=name)
 
@@ -67,8 +71,6 @@ def _line(axis: Axes, group: Sequence[Load], metric: str, statistic: str, marker
     bars = [(a, b, half) for a, b, half in points if not isnan(half) and half < b]
     if bars:
         _bars(axis, bars, color)
-    if statistic == "p99":
-        _name_points(axis, group, x, y)
 
 
 def _bars(axis: Axes, bars: Sequence[tuple[float, float, float]], color: str) -> None:
@@ -77,22 +79,16 @@ def _bars(axis: Axes, bars: Sequence[tuple[float, float, float]], color: str) ->
     axis.errorbar(x, y, half, fmt="none", ecolor=color, capsize=3)
 
 
-def _name_points(axis: Axes, group: Sequence[Load], x: list[float], y: list[float]) -> None:
-    """Loads beside their points, where they do not stand in each other's way."""
-    last = -1.0
-    widest = max(x) or 1.0
-    for load, a, b in zip(group, x, y, strict=True):
-        if abs(a - last) > 0.05 * widest:
-            axis.annotate(
-                f"{load.value:g}",
-                (a, b),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="center",
-                fontsize=10,
-                color=plotting.MUTED,
-            )
-            last = a
+def _name_points(axis: Axes, group: Sequence[Load], points: Sequence[tuple[float, float, float]]) -> None:
+    """Loads above their points, where they do not stand in each other's way."""
+    taken: list[tuple[float, float]] = []
+    for load, (x, y, half) in zip(group, points, strict=True):
+        top = y + half if half < y else y
+        across, up = axis.transData.transform((x, top))
+        if all(abs(across - a) > NEAR or abs(up - b) > NEAR for a, b in taken):
+            taken.append((across, up))
+            place: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
+            axis.annotate(f"{load.value:g}", (x, top), fontsize=10, color=plotting.MUTED, **place)
 
 
 def tradeoff_headline(loads: Sequence[Load]) -> str:
@@ -110,6 +106,29 @@ def tradeoff_headline(loads: Sequence[Load]) -> str:
         else:
             told.append(f"{who}throughput levels off from {first.label} on, at {where}")
     return _upper("; ".join(told))
+
+
+def latency_headline(metric: str, loads: Sequence[Load], limit: float | None) -> str:
+    """How a latency's 99th percentile goes with throughput, in words that follow its name."""
+    told = []
+    for group in by_result(loads):
+        rated = [(load, found[0]) for load in group if (found := load.latency(metric, "p99"))]
+        if not rated:
+            continue
+        (first, low), (last, high) = rated[0], rated[-1]
+        who = f"{first.source}: " if first.source else ""
+        within = [load for load, value in rated if limit is not None and value <= limit]
+        if limit is not None and not within:
+            told.append(f"{who}p99 is over the SLO at every load")
+        elif limit is not None:
+            told.append(
+                f"{who}p99 keeps the SLO {'at every load' if len(within) == len(rated) else f'up to {within[-1].label}'}"
+            )
+        elif len(rated) == 1:
+            told.append(f"{who}p99 {shown(low)} ms at {first.label}")
+        else:
+            told.append(f"{who}p99 from {shown(low)} ms at {first.label} to {shown(high)} ms at {last.label}")
+    return "; ".join(told)
 
 
 def goodput_figure(loads: Sequence[Load], capacity: float | None, name: str) -> str:
@@ -138,8 +157,18 @@ def goodput_figure(loads: Sequence[Load], capacity: float | None, name: str) -> 
         axis.set_xlabel(f"load, {unit(loads)}")
         axis.set_ylabel("requests/s")
         plotting.plain(axis, "x", "y")
+        axis.set_xticks(_apart([load.value for load in loads]))
 
     return plotting.draw(paint, name=name)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """The loads as ticks, those left out that would stand too near to a larger one."""
+    found: list[float] = []
+    for value in sorted(set(values), reverse=True):
+        if not found or found[-1] - value > 0.06 * found[0]:
+            found.append(value)
+    return found[::-1]
 
 
 def _rates(axis: Axes, group: Sequence[Load]) -> None:

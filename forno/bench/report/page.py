@@ -57,11 +57,14 @@ class Page:
     sources: list[tuple[str, str, str]]
     """The same of results, where there are several."""
     runs: tables.Table
+    percentiles: tables.Table | None = None
+    """Where there is only one load."""
     tradeoff: list[Figure] = field(default_factory=list)
     distributions: list[tuple[str, list[Figure]]] = field(default_factory=list)
     courses: list[Course] = field(default_factory=list)
     errors: tables.Table | None = None
-    comparison: list[tables.Table] = field(default_factory=list)
+    comparison: tables.Table | None = None
+    comparison_details: list[tables.Table] = field(default_factory=list)
     comparison_notes: list[str] = field(default_factory=list)
     definitions: list[tuple[str, str]] = field(default_factory=list)
     facts: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
@@ -104,6 +107,7 @@ def page_of(results: Sequence[Result], names: Sequence[str]) -> Page:
         legend=_legend(loads),
         sources=_legend([x for x in loads if x.source]),
         runs=tables.runs(loads),
+        percentiles=tables.percentiles(loads[0]) if len(loads) == 1 else None,
         errors=tables.errors(loads),
         definitions=tables.definitions(results),
         facts=tables.facts(results, names),
@@ -156,7 +160,8 @@ def _tradeoff(loads: Sequence[Load], slo: dict[str, float], capacity: float | No
     marks += f" ({unit(loads)})." if any(x.label != loads[0].label for x in loads) else "."
     for metric in ("ttft", "tpot", "e2e"):
         if svg := load.tradeoff_figure(metric, loads, slo.get(metric), f"t{metric}"):
-            figures.append(Figure(f"{latency.TITLES[metric]} against throughput", svg, marks))
+            told = "" if loads[0].source else f": {load.latency_headline(metric, loads, slo.get(metric))}"
+            figures.append(Figure(f"{latency.TITLES[metric]} against throughput{told}", svg, marks))
     if svg := load.goodput_figure(loads, capacity, "good"):
         figures.append(
             Figure(load.goodput_headline(loads), svg, "Circles, solid: requests that met the SLO. Triangles, dashed: all.")
@@ -214,6 +219,8 @@ def _compare(page: Page, results: Sequence[Result], names: Sequence[str]) -> Non
     except ResultError as error:
         page.comparison_notes = [str(error)]
         return
-    page.comparison = [tables.compared(pair, names) for pair in found.pairs]
+    page.headline = tables.verdict(found)
+    page.comparison = tables.changes(found)
+    page.comparison_details = [tables.compared(pair, names) for pair in found.pairs]
     page.comparison_notes = tables.notes(found)
     page.problems += [tables.Problem("note", text) for text in found.warnings if "not valid" not in text]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from forno.bench import compare_text, measures
@@ -25,7 +25,7 @@ class Table:
     """Rows of cells; the first of each is its heading."""
 
     title: str
-    header: list[str]
+    header: list[Cell]
     rows: list[list[Cell]] = field(default_factory=list)
 
 
@@ -35,6 +35,10 @@ class Problem:
 
     level: str
     text: str
+
+
+def _plain_cells(*texts: str) -> list[Cell]:
+    return [(text, "") for text in texts]
 
 
 def problems(results: Sequence[Result], names: Sequence[str], loads: Sequence[Load]) -> list[Problem]:
@@ -79,37 +83,45 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
     ("Output tok/s", _plain("output_tokens_per_s")),
     ("Requests/s", _plain("requests_per_s")),
     ("TTFT p50, ms", _ms("ttft", "p50")),
-    ("TTFT p99", _ms("ttft", "p99")),
+    ("TTFT p99, ms", _ms("ttft", "p99")),
     ("TPOT p50, ms", _ms("tpot", "p50")),
-    ("TPOT p99", _ms("tpot", "p99")),
+    ("TPOT p99, ms", _ms("tpot", "p99")),
     ("ITL p99, ms", _ms("itl", "p99")),
     ("E2E p50, ms", _ms("e2e", "p50")),
+    ("E2E p99, ms", _ms("e2e", "p99")),
     ("Queue p50, ms", _ms("queue", "p50")),
-    ("Goodput/s", _plain("goodput_per_s")),
+    ("Goodput, req/s", _plain("goodput_per_s")),
     ("Within SLO", _plain("goodput_share")),
     ("Cached", _plain("cached_share")),
 )
 """Of a table of runs; a column without any value is left out."""
+STATISTICS = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
+DISTRIBUTIONS = (
+    ("ttft", "TTFT"),
+    ("tpot", "TPOT"),
+    ("itl", "ITL"),
+    ("e2e", "E2E"),
+    ("queue", "Queue"),
+    ("client_lag", "Client lag"),
+)
 SHARES = ("Within SLO", "Cached")
 
 
 def runs(loads: Sequence[Load]) -> Table:
-    """A row per load: means over repeats, with half the 95 % interval where there are several."""
-    columns = [(title, of) for title, of in COLUMNS if any(load.over_repeats(of) for load in loads)]
-    several = any(load.source for load in loads)
-    repeated = any(len(load.runs) > 1 for load in loads)
-    header = ["Load", *(["Result"] if several else []), *(["Runs"] if repeated else []), "Requests", "Failed"]
-    table = Table("Runs", [*header, *(title for title, _ in columns)])
-    for load in sorted(loads, key=lambda load: (load.value, load.words, load.result)):
-        failed = sum(run.summary.failed for run in load.runs)
-        row: list[Cell] = [(load.label, "" if load.valid else "invalid")]
-        row += [(load.source, "")] if several else []
-        row += [(str(len(load.runs)), "n")] if repeated else []
-        row += [
-            (f"{sum(run.summary.completed for run in load.runs) + failed:,}", "n"),
-            (f"{failed:,}", "n bad" if failed else "n"),
-        ]
-        table.rows.append(row + [(_cell(title, load.over_repeats(of)), "n") for title, of in columns])
+    """A column per load: means over repeats, with half the 95 % interval where there are several."""
+    ordered = sorted(loads, key=lambda load: (load.value, load.words, load.result))
+    table = Table("Runs", [("", ""), *((load.name, "" if load.valid else "invalid") for load in ordered)])
+    if any(len(load.runs) > 1 for load in loads):
+        table.rows.append([("Runs", ""), *((str(len(load.runs)), "n") for load in ordered)])
+    failed = [sum(run.summary.failed for run in load.runs) for load in ordered]
+    asked = [sum(run.summary.completed for run in load.runs) + bad for load, bad in zip(ordered, failed, strict=True)]
+    table.rows.append([("Requests counted", ""), *((f"{count:,}", "n") for count in asked)])
+    table.rows.append([("Failed", ""), *((f"{count:,}", "n bad" if count else "n") for count in failed)])
+    for title, of in COLUMNS:
+        found = [load.over_repeats(of) for load in ordered]
+        if any(found):
+            cells = found if not ordered[0].source else [(v[0], nan) if v else None for v in found]
+            table.rows.append([(title, ""), *((_cell(title, value), "n") for value in cells)])
     return table
 
 
@@ -125,20 +137,22 @@ def _cell(title: str, found: tuple[float, float] | None) -> str:
 def stages(run: Run) -> Table:
     """A row per step of a load."""
     columns = [(title, of) for title, of in COLUMNS if any(of(stage.summary) is not None for stage in run.stages)]
-    table = Table("Steps of the load", ["Step", "From, s", "To, s", "Requests", "Failed", *(title for title, _ in columns)])
+    table = Table(
+        "Steps of the load", _plain_cells("Step", "From, s", "To, s", "Requests", "Failed", *(title for title, _ in columns))
+    )
     for stage in run.stages:
         summary = stage.summary
         asked = summary.completed + summary.failed
         row: list[Cell] = [(short(stage.load, 40), ""), (shown(stage.start), "n"), (shown(stage.end), "n"), (f"{asked:,}", "n")]
         row.append((f"{summary.failed:,}", "n bad" if summary.failed else "n"))
         cells = [(title, of(summary)) for title, of in columns]
-        table.rows.append(row + [(_cell(title, None if v is None else (v, float("nan"))), "n") for title, v in cells])
+        table.rows.append(row + [(_cell(title, None if v is None else (v, nan)), "n") for title, v in cells])
     return table
 
 
 def errors(loads: Sequence[Load]) -> Table | None:
     """What went wrong, by kind, with examples; None if nothing did."""
-    table = Table("Errors", ["Kind", "Load", "Requests", "First at, s", "For example"])
+    table = Table("Errors", _plain_cells("Kind", "Load", "Requests", "First at, s", "For example"))
     for load in loads:
         kinds: dict[str, list[tuple[float, str]]] = {}
         for request in measures.failed(load.requests):
@@ -159,10 +173,45 @@ def compared(pair: Pair, names: Sequence[str]) -> Table:
     """One load of two results."""
     repeats = " and ".join(plural(count, "run") for count in dict.fromkeys(pair.repeats))
     title = f"{short(pair.load)} ({repeats})" + (" – NOT VALID" if any(pair.invalid) else "")
-    table = Table(title, ["", names[0], names[1], "Difference", "95 % interval", "Larger than the noise?"])
+    table = Table(title, _plain_cells("", names[0], names[1], "Difference", "95 % interval", "Larger than the noise?"))
     for row in pair.rows:
         name, a, b, change, interval, verdict = compare_text.cells(row)
         table.rows.append([(name, ""), (a, "n"), (b, "n"), (change, "n"), (interval, "n"), (verdict, row.verdict)])
+    return table
+
+
+def changes(found: Comparison) -> Table:
+    """Every metric at every load: how far ``b`` is from ``a``, coloured by whether it is more than noise."""
+    table = Table("", [("", ""), *((short(pair.load, 40), "invalid" if any(pair.invalid) else "") for pair in found.pairs)])
+    by_metric = [{row.metric: row for row in pair.rows} for pair in found.pairs]
+    titles = {row.metric: row.title.removesuffix(", ms") for pair in found.pairs for row in pair.rows}
+    for metric, title in titles.items():
+        cells: list[Cell] = [(title, "")]
+        for rows in by_metric:
+            row = rows.get(metric)
+            mark = {"better": " ✓", "worse": " ✗", "unknown": " ?"}.get(row.verdict, "") if row else ""
+            cells.append((compare_text.cells(row)[3] + mark, f"n {row.verdict}") if row else ("–", "n"))
+        table.rows.append(cells)
+    return table
+
+
+def verdict(found: Comparison) -> str:
+    """A comparison in a sentence."""
+    rows = [row for pair in found.pairs for row in pair.rows]
+    count = {name: sum(row.verdict == name for row in rows) for name in ("better", "worse", "noise", "unknown")}
+    a, b = found.names
+    text = f"{b} against {a}: of {plural(len(rows), 'metric')} over {plural(len(found.pairs), 'load')}, "
+    text += f"{count['better']} better, {count['worse']} worse, {count['noise']} not larger than the noise"
+    return text + (f", {count['unknown']} cannot be told" if count["unknown"] else "")
+
+
+def percentiles(load: Load) -> Table:
+    """Every distribution of one load: means over repeats, in milliseconds."""
+    table = Table("Milliseconds", _plain_cells("Milliseconds", *STATISTICS))
+    for name, title in DISTRIBUTIONS:
+        found = [load.latency(name, statistic) for statistic in STATISTICS]
+        if any(found):
+            table.rows.append([(title, ""), *((shown(value[0]) if value else "–", "n") for value in found)])
     return table
 
 

@@ -26,7 +26,7 @@ def shown_requests(run: Run) -> list[RequestRecord]:
     ordered = sorted((r for r in run.requests if r.error_kind != "cancelled"), key=lambda r: (r.sent, r.index))
     if len(ordered) <= MOST:
         return ordered
-    slowest = max(range(len(ordered)), key=lambda i: max(ttft(ordered[i]), default=0.0))
+    slowest = max(range(len(ordered)), key=lambda i: (ordered[i].counted, max(ttft(ordered[i]), default=0.0)))
     start = min(max(0, slowest - MOST // 2), len(ordered) - MOST)
     return ordered[start : start + MOST]
 
@@ -90,7 +90,7 @@ def headline(run: Run) -> str:
     answered = [r for r in requests if r.first is not None]
     if not answered:
         return f"{which}: none was answered"
-    worst = max(answered, key=lambda r: ttft(r)[0])
+    worst = max(answered, key=lambda r: (r.counted, ttft(r)[0]))
     text = f"{which}: the slowest waited {shown(ttft(worst)[0])} ms for its first token"
     if worst.queue_seconds is not None and worst.first is not None and worst.first > worst.sent:
         text += f", {100 * min(1.0, worst.queue_seconds / (worst.first - worst.sent)):.0f} % of it in the server's queue"
