@@ -34,8 +34,8 @@ def test_growth_then_bisection() -> None:
     assert found.value is not None
     assert found.upper is not None
     assert found.value <= 11.0 < found.upper <= found.value * 1.1
-    said = f"the SLO is met for 95 % of requests up to {found.value:.4g} requests/s; at {found.upper:.4g} it is not: met for 50 %"
-    assert found.said == said
+    up_to, fails_at = f"{found.value:.4g} requests/s", f"{found.upper:.4g}"
+    assert found.said == f"the SLO is met for 95 % of requests up to {up_to}; at {fails_at} it is not: met for 50 %"
 
 
 @settings(max_examples=100, deadline=None)
