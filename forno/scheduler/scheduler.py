@@ -255,7 +255,7 @@ class Scheduler:
         newcomer.state = State.RUNNING
         insort(self.running, newcomer, key=by_rank)
         self._batching.joined(1)
-        self._account(newcomer, match.num_tokens, now)
+        self._account(newcomer, match, now)
         step.add(newcomer, num_tokens)
         return True
 
@@ -276,8 +276,9 @@ class Scheduler:
         bespoken = sum(self.cache.blocks_for(len(s.tokens)) - len(s.table.blocks) for s in self.running if s.pending > 1)
         return self.cache.fits(match.blocks, len(newcomer.tokens), bespoken)
 
-    def _account(self, sequence: Sequence, num_matched: int, now: float) -> None:
+    def _account(self, sequence: Sequence, match: Match, now: float) -> None:
         """Note what happened when ``sequence`` joined. A request counts once, however often it is preempted."""
+        num_matched = match.num_tokens
         self._trace(sequence.request.id, Event.SCHEDULED, num_matched)
         if not sequence.scheduled:
             sequence.scheduled = now
@@ -285,9 +286,8 @@ class Scheduler:
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += num_matched
             self.counters.queue_seconds += now - sequence.request.arrival
-            if sequence.may_match:
-                self.cache.queried_tokens += sequence.num_prompt
-                self.cache.hit_tokens += num_matched
+            lookup = self.cache.explain(sequence.table, sequence.tokens, match if sequence.may_match else None)
+            self.cache.count(lookup, sequence.num_prompt)
 
     def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""
