@@ -12,7 +12,7 @@ UNSALTED = root_hash("")
 class BlockTable:
     """Blocks of one request. Only ``KvCache`` changes ``blocks``."""
 
-    __slots__ = ("blocks", "contents", "hashes", "ids", "indexed", "root")
+    __slots__ = ("blocks", "contents", "followed", "found", "hashes", "ids", "indexed", "root")
 
     def __init__(self, root: bytes, salted: bool = False) -> None:
         self.root = root
@@ -25,6 +25,10 @@ class BlockTable:
         """Leading blocks whose content is computed and was offered to the prefix index."""
         self.contents: list[bytes] | None = [] if salted else None
         """Of a salted request: the hashes that its first blocks would have without the salt, as far as they were needed."""
+        self.followed = 0
+        """Leading hashes that the ghost cache counts as held."""
+        self.found: list[int | None] = []
+        """What the ghost cache knew of the first blocks when they were adopted."""
 
     def parent(self, i: int) -> bytes:
         """The hash that block ``i`` follows."""

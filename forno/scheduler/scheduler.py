@@ -287,7 +287,7 @@ class Scheduler:
             self.counters.cached_tokens += num_matched
             self.counters.queue_seconds += now - sequence.request.arrival
             lookup = self.cache.explain(sequence.table, sequence.tokens, match if sequence.may_match else None)
-            self.cache.count(lookup, sequence.num_prompt)
+            self.cache.count(sequence.table, lookup, sequence.tokens)
 
     def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""
