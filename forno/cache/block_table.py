@@ -12,10 +12,12 @@ UNSALTED = root_hash("")
 class BlockTable:
     """Blocks of one request. Only ``KvCache`` changes ``blocks``."""
 
-    __slots__ = ("blocks", "contents", "followed", "found", "hashes", "ids", "indexed", "root")
+    __slots__ = ("blocks", "contents", "followed", "found", "hashes", "ids", "indexed", "reserve", "root")
 
-    def __init__(self, root: bytes, salted: bool = False) -> None:
+    def __init__(self, root: bytes, salted: bool = False, reserve: int = 0) -> None:
         self.root = root
+        self.reserve = reserve
+        """Tokens that the first blocks taken make room for at least, however few are needed yet."""
         self.blocks: list[int] = []
         self.ids: tuple[int, ...] = ()
         """``blocks`` as the plan wants them; rebuilt only when a block is added."""

@@ -18,6 +18,7 @@ from forno.cache.block_table import BlockTable
 from forno.cache.ghost import GhostCache
 from forno.cache.misses import Contents, Evicted, Lookup, Miss, MissCounts
 from forno.cache.prefix_index import Beginning, PrefixIndex, root_hash
+from forno.cache.use import Holder, KvUse, UseTotals, kv_use
 
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
@@ -61,6 +62,7 @@ class KvCache:
         self.hit_tokens = 0
         """Of those, tokens found: in shared blocks or in copied ones."""
         self.misses = MissCounts()
+        self.use = UseTotals()
         self.ghost = GhostCache(num_blocks, block_size) if enable_prefix_caching else None
         """Says what other numbers of blocks would have found."""
         self._evicted = Evicted(min(4 * num_blocks, MOST_EVICTED))
@@ -93,8 +95,9 @@ class KvCache:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def open(self, salt: str = "", group: str = "") -> BlockTable:
-        """An empty table. ``group`` names requests that share their prompt even when prefix caching is off."""
+    def open(self, salt: str = "", group: str = "", longest: int = 0) -> BlockTable:
+        """An empty table. ``group`` names requests that share their prompt even when prefix caching is off. ``longest``:
+        the most tokens that the request may come to; blocks are taken as they are needed, so here it does not matter."""
         if self.enable_prefix_caching:
             return BlockTable(root_hash(salt), salted=bool(salt) and self._contents is not None)
         self._groups += 1
@@ -153,10 +156,10 @@ class KvCache:
         """Whether a block that could not be found is cached under another salt."""
         return self._contents is not None and (content in self._contents or self.index.find(content) is not None)
 
-    def fits(self, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
-        """Whether a new table with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
-        free = self.pool.num_free - sum(map(self.pool.is_kept, matched)) - bespoken
-        return self.blocks_for(num_tokens) - len(matched) <= free
+    def fits(self, table: BlockTable, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
+        """Whether ``table``, new, with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
+        wanted = self.blocks_for(max(num_tokens, table.reserve)) - len(matched)
+        return self.pool.has_room(wanted, matched, bespoken)
 
     def adopt(self, table: BlockTable, match: Match) -> tuple[tuple[int, int], ...]:
         """Start an empty table with what ``match`` found; returns the (source, destination) copy to make, if any.
@@ -188,9 +191,12 @@ class KvCache:
         missing = -(-num_tokens // self.block_size) - len(table.blocks)
         if missing <= 0:
             return True
-        if missing > self.pool.num_free:
+        if not table.blocks and table.reserve > num_tokens:
+            missing = self.blocks_for(table.reserve)
+        taken = self.pool.take_all(missing)
+        if taken is None:
             return False
-        table.blocks.extend([self.pool.take() for _ in range(missing)])
+        table.blocks.extend(taken)
         table.ids = tuple(table.blocks)
         return True
 
@@ -231,6 +237,12 @@ class KvCache:
         table.blocks.clear()
         table.ids = ()
         table.indexed = 0
+
+    def measure(self, running: Iterable[Holder]) -> KvUse:
+        """How full the blocks are that ``running``, which are all that hold any, hold now. Once per step: it is summed."""
+        use = kv_use(self.num_held, self.block_size, running)
+        self.use.add(use)
+        return use
 
     def _forget(self, block: int) -> None:
         """A kept block is about to be overwritten."""

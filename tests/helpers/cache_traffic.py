@@ -77,7 +77,7 @@ def play(cache: KvCache, jobs: Iterator[Job], at_once: int) -> float:
 
 def _fits(cache: KvCache, job: Job) -> bool:
     table = cache.open(job.salt)
-    return cache.fits(cache.match(table, job.prompt).blocks, len(job.prompt) + len(job.answer))
+    return cache.fits(table, cache.match(table, job.prompt).blocks, len(job.prompt) + len(job.answer))
 
 
 def _admit(cache: KvCache, job: Job) -> Live:
