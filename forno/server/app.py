@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from forno.errors import QueueFullError, RequestError
 from forno.server import misc, openapi, wire
+from forno.server.cache_debug import CacheState, cache_state
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.decode import BodyDecoder
@@ -55,6 +56,7 @@ ENDPOINTS = (
     Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
     Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
     Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
+    Endpoint("GET", "/debug/cache", "What the KV cache found, missed and wasted", cache_state, None, CacheState, (401,)),
 )
 
 
