@@ -157,7 +157,8 @@ def _qkv_prepare(low: _Lowering, op: ops.QkvPrepare) -> None:
 
 def _attention(low: _Lowering, op: ops.Attention) -> None:
     cache = low.caches[op.cache]
-    low.executor.add_attention(low.view(op.q), low.view(op.out), cache, op.heads, op.scale, op.window, op.softcap)
+    constants = op.heads, op.scale, op.window, op.softcap, op.materialized
+    low.executor.add_attention(low.view(op.q), low.view(op.out), cache, *constants)
 
 
 def _add(low: _Lowering, op: ops.Add) -> None:

@@ -29,7 +29,7 @@ struct SampleHeadArgs { LinearArgs linear; };
 enum class Axis : int32_t { Rows = 0, Outputs = 1 };
 
 using OpArgs = std::variant<EmbedArgs, RmsNormArgs, QuantizeArgs, AddArgs, SiluMulArgs, GatherArgs, RopeArgs, KvWriteArgs,
-                            QkvPrepareArgs, AttentionArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
+                            QkvPrepareArgs, AttentionArgs, MatrixArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
 
 // What a linear fetches meanwhile: of the pages that the next attention reads, lines up to `share` of all.
 struct FetchAhead {
@@ -139,6 +139,7 @@ class Executor {
   void run_record(size_t index, const StepInput& input, Worker& worker);
   void copy_blocks(const StepInput& input, Worker& worker);
   void execute(const Record& record, const StepInput& input, Worker& worker);
+  void attend(const MatrixArgs& args, Worker& worker);
   void head(const SampleHeadArgs& args, const StepInput& input, Worker& worker);
   void sample_rows(const View& logits, int32_t begin, int32_t end, const StepInput& input, Worker& worker);
   void append_tokens(const StepInput& input);
@@ -152,6 +153,7 @@ class Executor {
   std::vector<KvCache> caches_;
   std::vector<Record> records_;
   Arena shared_;  // attention's partial results
+  Arena matrix_;  // its scores, where they are materialized
   RequestTable requests_;
 
   // The current step. Sized for max_rows once.
