@@ -317,7 +317,6 @@ void Executor::run_record(size_t index, const StepInput& input, Worker& worker) 
   aim(record.ahead, worker);
   const bool empty = (record.axis == Axis::Rows ? step_.num_rows : step_.num_outputs) == 0;
   if (const auto* head_args = std::get_if<SampleHeadArgs>(&record.args)) head(*head_args, input, worker);
-  else if (const auto* scores = std::get_if<MatrixArgs>(&record.args); scores && !empty) attend(*scores, worker);
   else if (!empty) pool_.phase(worker, [&] { execute(record, input, worker); });
 }
 
@@ -347,17 +346,12 @@ void Executor::execute(const Record& record, const StepInput& input, Worker& wor
     void operator()(const KvWriteArgs& a) const { k.kv_write(a, self.step_, w); }
     void operator()(const QkvPrepareArgs& a) const { k.qkv_prepare(a, self.step_, w); }
     void operator()(const AttentionArgs& a) const { k.attention(a, self.step_, w); }
-    void operator()(const MatrixArgs&) const {}  // three phases: see attend
+    void operator()(const MatrixArgs& a) const { k.attention_matrix(a, self.step_, w); }
     void operator()(const LinearArgs& a) const { k.linear(a, rows, w); }
     void operator()(const SampleOpArgs& a) const { self.sample_rows(a.logits, 0, rows, input, w); }
     void operator()(const SampleHeadArgs&) const {}  // phases of its own: see walk
   };
   std::visit(Visitor{*this, kernels, input, worker, rows}, record.args);
-}
-
-void Executor::attend(const MatrixArgs& args, Worker& worker) {
-  for (MatrixPass pass : {MatrixPass::Scores, MatrixPass::Softmax, MatrixPass::Values})
-    pool_.phase(worker, [&] { config_.kernels->attention_matrix(args, pass, step_, worker); });
 }
 
 void Executor::head(const SampleHeadArgs& args, const StepInput& input, Worker& worker) {

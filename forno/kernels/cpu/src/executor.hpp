@@ -139,7 +139,6 @@ class Executor {
   void run_record(size_t index, const StepInput& input, Worker& worker);
   void copy_blocks(const StepInput& input, Worker& worker);
   void execute(const Record& record, const StepInput& input, Worker& worker);
-  void attend(const MatrixArgs& args, Worker& worker);
   void head(const SampleHeadArgs& args, const StepInput& input, Worker& worker);
   void sample_rows(const View& logits, int32_t begin, int32_t end, const StepInput& input, Worker& worker);
   void append_tokens(const StepInput& input);

@@ -304,9 +304,10 @@ void materialize(const KernelTable& kernels, int32_t threads, const StepData& da
   const size_t bytes = score_matrix_bytes(args.heads, std::max(data.step.num_rows, 1), longest);
   const Memory memory = aligned(bytes);
   std::memset(memory.get(), 0xff, bytes);
-  const MatrixArgs matrix{args, reinterpret_cast<float*>(memory.get())};
-  for (MatrixPass pass : {MatrixPass::Scores, MatrixPass::Softmax, MatrixPass::Values})
-    run_workers(threads, 1, [&](Worker& w, int32_t) { kernels.attention_matrix(matrix, pass, data.step, w); });
+  for (MatrixPass pass : kMatrixPasses) {
+    const MatrixArgs matrix{args, pass, reinterpret_cast<float*>(memory.get())};
+    run_workers(threads, 1, [&](Worker& w, int32_t) { kernels.attention_matrix(matrix, data.step, w); });
+  }
 }
 
 Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix q,

@@ -131,8 +131,8 @@ class Builder {
     require(args.q.width == int64_t(heads) * kv.k_dim && args.out.width == int64_t(heads) * kv.v_dim && all_f32({args.q}),
             "attention: the shapes do not fit");
     require(args.out.dtype != DType::S8_ROW, "attention computes a row in parts, so it cannot scale it as one");
-    if (materialized) executor_.add(MatrixArgs{args, nullptr}, Axis::Rows);
-    else executor_.add(args, Axis::Rows);
+    if (!materialized) return executor_.add(args, Axis::Rows);
+    for (MatrixPass pass : kMatrixPasses) executor_.add(MatrixArgs{args, pass, nullptr}, Axis::Rows);
   }
 
   void add_linear(const ViewSpec& x, const ViewSpec& out, const std::vector<PartSpec>& parts, const ViewSpec* residual,

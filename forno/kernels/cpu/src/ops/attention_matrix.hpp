@@ -185,7 +185,7 @@ void run_pass(const Job& job, const ScoreRows& matrix, MatrixPass pass, char* to
 }  // namespace attention
 
 // Every pass has the same units, whole tiles of one kv head: nothing is split along the keys, no prefix is shared.
-inline void attention_matrix_op(const MatrixArgs& matrix, MatrixPass pass, const Step& step, Worker& worker) {
+inline void attention_matrix_op(const MatrixArgs& matrix, const Step& step, Worker& worker) {
   namespace plans = attention_plan;
   const AttentionArgs& args = matrix.attention;
   const KvCache& cache = args.cache;
@@ -207,7 +207,7 @@ inline void attention_matrix_op(const MatrixArgs& matrix, MatrixPass pass, const
     const attention::Job job{args, unit, nullptr, group, kp, vp, memory + at.query, memory + at.pages, memory + at.clean,
                              reinterpret_cast<float*>(memory + at.scores), memory + at.weights,
                              reinterpret_cast<int32_t*>(memory + at.rows)};
-    run(job, attention::score_rows(matrix, step, job), pass, memory + at.total);
+    run(job, attention::score_rows(matrix, step, job), matrix.pass, memory + at.total);
   });
 }
 
