@@ -20,6 +20,7 @@ INTERRUPTED = 130
 VERBS = {
     "serve": ("forno.server.main", "serve a model over the OpenAI API"),
     "run": ("forno.tools.run", "chat in the terminal, or answer one prompt from arguments or a pipe"),
+    "bench": ("forno.tools.bench", "load any OpenAI-compatible server and measure it; compare, report, ablate"),
     "batch": ("forno.tools.batch", "run an OpenAI batch file (JSONL in, JSONL out), resuming where it stopped"),
     "pull": ("forno.tools.pull", "fetch a model and print its path"),
     "doctor": ("forno.tools.doctor", "what this machine has, and what it reaches: bandwidths and peaks"),

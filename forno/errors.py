@@ -70,3 +70,7 @@ class NumericsError(FornoError):
 
 class EngineError(FornoError):
     """The engine failed inside a step; the message names the step and the cause."""
+
+
+class ResultError(FornoError):
+    """A benchmark's result file is missing, malformed or of another version; or two of them have nothing to compare."""

@@ -168,11 +168,11 @@ class ChatRun(Run[wire.ChatRequest, Choice]):
                 content, calls = choice.take(output)
                 head = template.choice(_role(index), self._prompt_logprobs() if index == 0 else {}) if first else b""
                 if calls or output.logprobs or output.finish_reason is not None:
-                    yield head + template.choice(self._delta(index, choice, output, content, calls))
+                    yield self.counted(choice, head + template.choice(self._delta(index, choice, output, content, calls)))
                 elif content:
-                    yield head + template.content(index, content)
+                    yield self.counted(choice, head + template.content(index, content))
                 elif head:
-                    yield head
+                    yield self.counted(choice, head)
         yield self.tail(template) + DONE
 
     def _prompt_logprobs(self) -> dict[str, Any]:

@@ -125,9 +125,9 @@ class CompletionRun(Run[wire.CompletionRequest, Choice]):
                 first = choice.last is None
                 self._take(choice, output)
                 if first or choice.logprobs or output.finish_reason is not None:
-                    yield template.choice(self._delta(index, choice, output, first))
+                    yield self.counted(choice, template.choice(self._delta(index, choice, output, first)))
                 elif output.text:
-                    yield template.text(index, output.text)
+                    yield self.counted(choice, template.text(index, output.text))
         yield self.tail(template) + DONE
 
     def _take(self, choice: Choice, output: RequestOutput) -> None:

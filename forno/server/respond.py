@@ -110,6 +110,11 @@ def event(value: Any) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
+def with_field(events: bytes, name: str, value: Any) -> bytes:
+    """``events`` with one more field in the last of them, whose value is a JSON object that is not empty."""
+    return b'%b,"%b":%b}\n\n' % (events[:-3], name.encode(), _encoder.encode(value))
+
+
 DONE = b"data: [DONE]\n\n"
 
 

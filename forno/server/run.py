@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from forno.engine.stream import Stream
 from forno.request import RequestOutput
 from forno.server import convert, usage, wire
-from forno.server.respond import ChunkTemplate
+from forno.server.respond import ChunkTemplate, with_field
 from forno.server.serving import Serving
 
 
@@ -33,6 +33,8 @@ class Run(Generic[B, C]):
     ) -> None:
         self.serving, self.body, self.id, self.choices, self.stream = serving, body, id, choices, stream
         self.created = convert.now()
+        options = body.stream_options
+        self._counts = bool(options and options.include_usage and options.continuous_usage_stats)
 
     def arrived(self, index: int, output: RequestOutput) -> C:
         """The choice that an output from the stream is for. Raises what ended it, if an error did."""
@@ -47,6 +49,13 @@ class Run(Generic[B, C]):
 
     def timings(self) -> wire.Timings:
         return usage.timings(self._done())
+
+    def counted(self, choice: C, events: bytes) -> bytes:
+        """Events of a choice; if the client wants it, the last of them with the tokens of that choice up to now."""
+        if not self._counts or not events:
+            return events
+        assert choice.last is not None
+        return with_field(events, "usage", usage.usage([choice.last], 1))
 
     def tail(self, template: ChunkTemplate) -> bytes:
         """The last chunk of a stream whose client wants the usage, else nothing."""

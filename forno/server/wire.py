@@ -39,6 +39,7 @@ class Out(Struct, kw_only=True):
 
 class StreamOptions(In, kw_only=True):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class TextFormat(In, kw_only=True, tag_field="type", tag="text"):

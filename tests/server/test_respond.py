@@ -71,6 +71,25 @@ def _choices(line: str) -> list[dict[str, Any]]:
     return events(line + "\ndata: [DONE]")[0]["choices"] if line else []
 
 
+COUNTED = {"include_usage": True, "continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize(("path", "asked"), [(TEXT, {"prompt": "the"}), (CHAT, {"messages": USER, "logprobs": True})])
+def test_every_event_counts_tokens_for_clients_who_ask(server: Running, path: str, asked: dict[str, Any]) -> None:
+    """Each event's count is of its own choice, and a client that reads one event after the other misses no token."""
+    body = {**asked, "n": 2, "max_tokens": 9, "ignore_eos": True, "stream": True, "seed": 3}
+    *parts, last = events(server.post(path, {**body, "stream_options": COUNTED}).text)
+    for index in (0, 1):
+        counts = [part["usage"] for part in parts if part["choices"][0]["index"] == index and "usage" in part]
+        tokens = [count["completion_tokens"] for count in counts]
+        assert tokens == sorted(tokens)
+        assert (tokens[0] >= 1, tokens[-1]) == (True, 9)
+        assert {count["prompt_tokens"] for count in counts} == {last["usage"]["prompt_tokens"]}
+    assert last["usage"]["completion_tokens"] == 18
+    plain = events(server.post(path, {**body, "stream_options": {"include_usage": True}}).text)
+    assert not any("usage" in part for part in plain[:-1])
+
+
 def test_a_deadline_is_an_error_never_a_length(server: Running) -> None:
     for stream in (False, True):
         error = error_of(server.post(TEXT, {"prompt": "the", **LONG, "deadline": 0.0001, "stream": stream}), 408)

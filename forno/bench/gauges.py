@@ -1,0 +1,77 @@
+"""A server's gauges from its ``/metrics`` page: running, waiting, KV cache in use. It knows the text format and some names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import aiohttp
+
+TIMEOUT = 2.0
+NAMES = {
+    "running": (
+        "forno:num_requests_running",
+        "vllm:num_requests_running",
+        "sglang:num_running_reqs",
+        "llamacpp:requests_processing",
+    ),
+    "waiting": (
+        "forno:num_requests_waiting",
+        "vllm:num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "llamacpp:requests_deferred",
+    ),
+    "kv_usage": (
+        "forno:kv_cache_usage_perc",
+        "vllm:kv_cache_usage_perc",
+        "sglang:token_usage",
+        "llamacpp:kv_cache_usage_ratio",
+    ),
+}
+"""Field of a sample -> what servers call it."""
+Reading = tuple[float | None, float | None, float | None]
+"""Requests running, requests waiting, share of the KV cache in use."""
+
+
+class Gauges:
+    """Reads one server's gauges."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url + "/metrics"
+
+    async def __call__(self) -> Reading:
+        """The gauges now; None for what the server does not tell, all None if it does not answer within ``TIMEOUT``."""
+        import aiohttp
+
+        try:
+            async with self._session.get(self._url, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as response:
+                return parse(await response.text(errors="replace")) if response.status == 200 else (None, None, None)
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None, None, None
+
+
+def parse(page: str) -> Reading:
+    """The gauges on a page of the Prometheus text format; several series of one name are summed."""
+    running, waiting, kv = (_first(page, names) for names in NAMES.values())
+    return running, waiting, kv
+
+
+def _first(page: str, names: tuple[str, ...]) -> float | None:
+    return next((value for name in names if (value := _series(page, name)) is not None), None)
+
+
+def _series(page: str, name: str) -> float | None:
+    if name not in page:
+        return None
+    found = re.findall(rf"^{name}(?:\{{[^\n]*\}})?[ \t]+([-+.\w]+)", page, re.MULTILINE)
+    try:
+        return sum(map(float, found)) if found else None
+    except ValueError:
+        return None
+
+
+def if_any(gauges: Callable[[], object], first: Reading) -> Callable[[], object] | None:
+    """``gauges`` where a first reading shows that there are some, else None: no further scrapes."""
+    return gauges if any(value is not None for value in first) else None
