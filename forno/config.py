@@ -61,6 +61,12 @@ class CpuConfig:
 
     threads: int = option(0, "Compute threads; 0: what affinity and the cgroup quota allow.")
     isa: str = option("auto", "Instruction set of the kernels.", choices=("auto", "avx512", "avx2", "portable"))
+    attention: str = option(
+        "tiled",
+        "tiled: scores stay in the cores' caches; materialized: the whole score matrix is written to memory and read again, "
+        "for measurement.",
+        choices=("tiled", "materialized"),
+    )
     disable_passes: str = option("", "Comma-separated fusion passes to leave out, for measurement (see `forno program`).")
 
     def __post_init__(self) -> None:

@@ -259,6 +259,8 @@ class Attention(Op):
 
     Query head ``h`` reads key/value head ``h // (heads / kv_heads)``. ``window`` limits a position to the last
     ``window`` keys, itself included (0: no limit). ``softcap`` > 0 bounds scores as ``cap * tanh(score / cap)``.
+    ``materialized``: the score matrix is written, read and written by the softmax, and read for the product with V: 16 bytes
+    of traffic for every row, head and key of the context, masked or not. The result and the FLOPs are the same.
     """
 
     out: str
@@ -270,6 +272,7 @@ class Attention(Op):
     scale: float
     window: int = 0
     softcap: float = 0.0
+    materialized: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -282,7 +285,8 @@ class Attention(Op):
         unit = "fp32" if cache.dtype == "float32" else "bf16"
         work[unit] = work.get(unit, 0.0) + 4.0 * pairs * self.heads * self.head_dim
         read = sum(span.read_within(self.window) for span in shape.spans) * cache.bytes_per_token
-        return Cost(**work, kv_bytes=read, activation_bytes=_activation_bytes(self, program, shape))
+        scores = 4 * 4 * self.heads * sum(span.num_tokens * span.context for span in shape.spans) if self.materialized else 0
+        return Cost(**work, kv_bytes=read, activation_bytes=_activation_bytes(self, program, shape) + scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def _title(op: Op) -> str:
     if isinstance(op, ops.QkvPrepare):
         return f"{name} + norm" if op.weight_names else name
     if isinstance(op, ops.Attention):
+        name = f"materialized {name}" if op.materialized else name
         return f"{name} {op.heads}/{op.kv_heads} x {op.head_dim}" + (f", window {op.window}" if op.window else "")
     return name
 

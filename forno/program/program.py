@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from forno.errors import CheckpointError, UnsupportedError
 from forno.program.check import check_program
 from forno.program.formats import FORMATS
-from forno.program.ops import Op, RopeSpec
+from forno.program.ops import Attention, Op, RopeSpec
 from forno.program.shape import Cost, StepShape, Value
 
 
@@ -115,6 +115,10 @@ class Program:
     def with_kv_dtype(self, dtype: str) -> Program:
         """The same program with its paged caches held as ``dtype``."""
         return replace(self, caches={n: replace(c, dtype=dtype) for n, c in self.caches.items()})
+
+    def with_materialized_attention(self) -> Program:
+        """The same program with its score matrices in memory: the same values for more traffic."""
+        return replace(self, ops=tuple(replace(op, materialized=True) if isinstance(op, Attention) else op for op in self.ops))
 
     def check_integrity(self) -> None:
         """Every name is declared, defined once and before its use, and every shape fits; raises AssertionError."""

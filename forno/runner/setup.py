@@ -26,6 +26,8 @@ MAX_THREADS = 1024
 GIB = 1 << 30
 AUTO_KV_SHARE, AUTO_KV_LIMIT = 0.25, 4 * GIB
 """Share of the free memory that the KV cache takes unless told, and its limit in bytes."""
+SCORES_SHARE = 0.25
+"""Most of the free memory that materialized attention may reserve."""
 
 
 def build(checkpoint: Checkpoint, config: EngineConfig) -> Program:
@@ -38,6 +40,8 @@ def build(checkpoint: Checkpoint, config: EngineConfig) -> Program:
     formats = {name: checkpoint.tensors[name].format for name in program.weights}
     program = program.with_formats({**formats, **_quantized(program, formats, config.model.quantize)})
     program = program.with_kv_dtype(_kv_dtype(program, config.cache.kv_cache_dtype))
+    if config.cpu.attention == "materialized":
+        program = program.with_materialized_attention()
     return passes.apply(program, passes.pass_names(config.cpu.disable_passes))
 
 
@@ -106,7 +110,21 @@ def choose_limits(program: Program, config: EngineConfig, threads: int, isa: str
         num_blocks=num_blocks,
         block_size=cache.block_size,
     )
-    return limits if held >= longest else replace(limits, max_positions=held)
+    limits = limits if held >= longest else replace(limits, max_positions=held)
+    _check_score_matrix(program, limits)
+    return limits
+
+
+def _check_score_matrix(program: Program, limits: Limits) -> None:
+    """Refuse materialized attention whose scores would take more than ``SCORES_SHARE`` of the free memory."""
+    heads = max((op.heads for op in program.ops if isinstance(op, ops.Attention) and op.materialized), default=0)
+    needed = _native.score_matrix_bytes(heads, limits.max_rows, limits.max_positions)
+    if needed > cpuinfo.memory()[1] * SCORES_SHARE:
+        raise ConfigError(
+            f"--attention materialized needs {needed / GIB:.2f} GiB for scores of {limits.max_rows} rows, {heads} heads and "
+            f"{limits.max_positions} keys, more than {SCORES_SHARE:.0%} of the free memory; lower --max-model-len or "
+            "--max-num-batched-tokens, or choose --attention tiled"
+        )
 
 
 def block_bytes(program: Program, block_size: int) -> int:

@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-dtype", choices=("bf16", "int8", "float32"), default="bf16", help="Type of cached K and V (default: bf16)."
     )
+    parser.add_argument(
+        "--attention", choices=("tiled", "materialized"), default="tiled", help="Where scores live (default: tiled)."
+    )
     parser.add_argument("--json", action="store_true", help="Print every op, its shapes and its cost as JSON.")
 
 
@@ -46,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format:
         program = program.with_formats(dict.fromkeys(program.weights, args.format))
     program = program.with_kv_dtype(args.kv_cache_dtype)
+    if args.attention == "materialized":
+        program = program.with_materialized_attention()
     before, after = apply(program, disable=default_passes()), apply(program, disable=disable)
     print(_json(name, before, after, shape) if args.json else _text(name, before, after, shape))
     return 0

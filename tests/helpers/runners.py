@@ -39,11 +39,20 @@ class Model:
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def tiny(cls, name: str = "llama", format: str = "f32", kv: str = "float32", disable: Iterable[str] = ()) -> Model:
+    def tiny(
+        cls,
+        name: str = "llama",
+        format: str = "f32",
+        kv: str = "float32",
+        disable: Iterable[str] = (),
+        materialized: bool = False,
+    ) -> Model:
         """One of ``CONFIGS``, its matrices held as ``format``; widened where K-quants need rows of 256."""
         program = build_program({**CONFIGS[name], **(_WIDE if format.endswith("_k") else {})})
         tensors = {n: stored(n, w, format) for n, w in tiny_weights(program).items()}
         program = program.with_formats({n: t.format for n, t in tensors.items()}).with_kv_dtype(kv)
+        if materialized:
+            program = program.with_materialized_attention()
         return cls(passes.apply(program, disable), tensors)
 
     def runner(self, threads: int = 1, isa: str = "portable", max_rows: int = MAX_ROWS) -> CpuRunner:

@@ -64,6 +64,13 @@ def test_attention_flops_and_kv_traffic(llama: Program) -> None:
     assert cost.kv_bytes == (past + new) * 524_288 / 32
 
 
+def test_materialized_attention_moves_its_scores_four_times(llama: Program) -> None:
+    shape = StepShape((Span(100, 28), Span(9, 1)), 2)
+    tiled, whole = llama.cost(shape), llama.with_materialized_attention().cost(shape)
+    assert whole.activation_bytes - tiled.activation_bytes == 32 * 32 * (28 * 128 + 10) * 4 * 4
+    assert (whole.flops, whole.kv_bytes, whole.weight_bytes) == (tiled.flops, tiled.kv_bytes, tiled.weight_bytes)
+
+
 def test_decode_writes_one_token_and_reads_the_context(llama: Program) -> None:
     cost = llama.cost(StepShape.decode(4, 1000))
     assert cost.kv_bytes == 4 * (1001 + 1) * 524_288

@@ -31,6 +31,7 @@ KINDS = {
     "q8_0": ("q8_0", "bf16"),
     "q4_1, int8 cache": ("q4_1", "int8"),
     "w8a8": ("w8a8", "bf16"),
+    "materialized": ("bf16", "bf16"),
 }
 
 Bits = dict[int, bytes]
@@ -67,7 +68,7 @@ class Sequence:
 @cache
 def model(kind: str) -> Model:
     format, kv = KINDS[kind]
-    return Model.tiny("llama-llama3-biases", format, kv)
+    return Model.tiny("llama-llama3-biases", format, kv, materialized=kind == "materialized")
 
 
 @cache

@@ -54,6 +54,15 @@ def test_logits_of_every_cache_type(kv: str, isa: str) -> None:
     assert np.abs(score_prompt(model.runner(2, isa), PROMPT) - reference_logits(model, PROMPT)).max() < 0.1
 
 
+@pytest.mark.parametrize("kv", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["qwen3", "mistral"])
+def test_logits_with_materialized_attention(name: str, isa: str, kv: str) -> None:
+    model = Model.tiny(name, kv=kv, materialized=True)
+    limit = TOLERANCE["f32"] if kv == "float32" else 0.1
+    assert np.abs(score_prompt(model.runner(2, isa), PROMPT) - reference_logits(model, PROMPT)).max() < limit
+
+
 @pytest.mark.parametrize("disable", [*((name,) for name in default_passes()), default_passes()], ids=lambda d: "+".join(d))
 @pytest.mark.parametrize("format", ["f32", "q8_0"])
 def test_every_pass_can_be_off(disable: tuple[str, ...], format: str) -> None:

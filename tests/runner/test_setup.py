@@ -117,6 +117,10 @@ def test_weights_that_do_not_divide_into_groups_cannot_be_quantized(tmp_path: Pa
         ({"model": ModelConfig(max_model_len=-1)}, "--max-model-len"),
         ({"model": ModelConfig(max_model_len=512), "cache": CacheConfig(num_blocks_override=15)}, "holds 480 tokens"),
         ({"cache": CacheConfig(kv_cache_memory=1e-9)}, "holds 0 tokens"),
+        (
+            {"cpu": CpuConfig(attention="materialized"), "scheduler": SchedulerConfig(max_num_batched_tokens=1 << 28)},
+            "--attention materialized needs .* GiB for scores of 268435456 rows",
+        ),
         ({"cache": CacheConfig(num_blocks_override=-1)}, "--num-blocks-override must not be negative, got -1"),
     ],
 )

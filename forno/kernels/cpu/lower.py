@@ -63,10 +63,17 @@ def lower(program: Program, weights: PackedWeights, limits: Limits) -> tuple[Any
         activation_bytes=buffers.bytes,
     )
     lowering = _Lowering(program, weights, limits, buffers, executor)
-    recorded = tuple(op for op in program.ops if not isinstance(op, ops.Split))
-    for op in recorded:
-        _LOWER[type(op)](lowering, op)
-    return executor, recorded
+    recorded: list[Op] = []
+    for op in program.ops:
+        if not isinstance(op, ops.Split):
+            _LOWER[type(op)](lowering, op)
+            recorded += [op] * _records(op)
+    return executor, tuple(recorded)
+
+
+def _records(op: Op) -> int:
+    """How many records stand for ``op``: materialized attention takes three passes over its matrix."""
+    return 3 if isinstance(op, ops.Attention) and op.materialized else 1
 
 
 def _check_supported(program: Program) -> None:
@@ -157,7 +164,8 @@ def _qkv_prepare(low: _Lowering, op: ops.QkvPrepare) -> None:
 
 def _attention(low: _Lowering, op: ops.Attention) -> None:
     cache = low.caches[op.cache]
-    low.executor.add_attention(low.view(op.q), low.view(op.out), cache, op.heads, op.scale, op.window, op.softcap)
+    constants = op.heads, op.scale, op.window, op.softcap, op.materialized
+    low.executor.add_attention(low.view(op.q), low.view(op.out), cache, *constants)
 
 
 def _add(low: _Lowering, op: ops.Add) -> None:

@@ -18,6 +18,7 @@ from forno import _native
 
 ops = _native.ops
 ISAS = ops.isas()
+EVERY_WAY = pytest.mark.parametrize("materialized", [False, True], ids=["tiled", "materialized"])
 # Largest error against float64 on the values as the cache holds them, for inputs of unit variance.
 TOLERANCE = {"float32": 2e-5, "bf16": 2e-2, "int8": 2e-2}
 
@@ -45,6 +46,7 @@ class World:
     block_size: int = 32
     num_blocks: int = 64
     seed: int = 0
+    materialized: bool = False
     rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class World:
         """Rows of each (sequence, start, tokens), as float32."""
         q = np.concatenate([s.q[start : start + n] for s, start, n in spans])
         table = [(start, n, s.blocks) for s, start, n in spans]
+        options = {"materialized": self.materialized, **options}
         raw = ops.attention(isa, threads, self.kv, table, q, self.heads, self.scale, **options)
         return raw.view(np.float32)
 
@@ -112,7 +115,8 @@ def bits(x: np.ndarray) -> np.ndarray:
 def test_matches_the_definition(
     isa: str, dtype: str, group: int, kv_heads: int, dim: int, block_size: int, length: int, data: st.DataObject
 ) -> None:
-    world = World(group * kv_heads, kv_heads, dim, dim, dtype, block_size, seed=length)
+    materialized = data.draw(st.booleans(), label="materialized")
+    world = World(group * kv_heads, kv_heads, dim, dim, dtype, block_size, seed=length, materialized=materialized)
     s = world.sequence(length, isa)
     start = data.draw(st.integers(0, length - 1), label="start")
     tokens = data.draw(st.integers(1, min(length - start, 40)), label="tokens")
@@ -123,27 +127,30 @@ def test_matches_the_definition(
     np.testing.assert_allclose(got, world.expected(s, start, tokens, window, softcap), atol=TOLERANCE[dtype], rtol=0)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "float32"])
 @pytest.mark.parametrize(("dim", "v_dim"), [(5, 7), (17, 33), (96, 64), (24, 40), (5, 600)])
-def test_any_head_dim(isa: str, dtype: str, dim: int, v_dim: int) -> None:
-    world = World(6, 2, dim, v_dim, dtype)
+def test_any_head_dim(isa: str, dtype: str, dim: int, v_dim: int, materialized: bool) -> None:
+    world = World(6, 2, dim, v_dim, dtype, materialized=materialized)
     s = world.sequence(150, isa)
     np.testing.assert_allclose(world.attend(isa, [(s, 100, 50)]), world.expected(s, 100, 50), atol=TOLERANCE[dtype], rtol=0)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
-def test_a_group_larger_than_a_tile(isa: str) -> None:
-    world = World(130, 1, 16, 16)
+def test_a_group_larger_than_a_tile(isa: str, materialized: bool) -> None:
+    world = World(130, 1, 16, 16, materialized=materialized)
     s = world.sequence(140, isa)
     np.testing.assert_allclose(world.attend(isa, [(s, 137, 3)], 2), world.expected(s, 137, 3), atol=2e-2, rtol=0)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "float32"])
-def test_scores_of_any_size(isa: str, dtype: str) -> None:
+def test_scores_of_any_size(isa: str, dtype: str, materialized: bool) -> None:
     """Scores far from 0 neither overflow nor vanish: softmax depends on their differences only."""
-    world = World(2, 1, 16, 16, dtype)
+    world = World(2, 1, 16, 16, dtype, materialized=materialized)
     s = world.sequence(200, isa)
     s.q *= 200.0
     got = world.attend(isa, [(s, 150, 50)])
@@ -163,7 +170,8 @@ def test_bits_do_not_depend_on_company(
     isa: str, dtype: str, shape: tuple[int, int, int], window: int, data: st.DataObject
 ) -> None:
     heads, kv_heads, dim = shape
-    world = World(heads, kv_heads, dim, dim, dtype, num_blocks=96, seed=data.draw(st.integers(0, 99)))
+    materialized = data.draw(st.booleans(), label="materialized")
+    world = World(heads, kv_heads, dim, dim, dtype, 32, 96, seed=data.draw(st.integers(0, 99)), materialized=materialized)
     lengths = data.draw(st.lists(st.integers(1, 600), min_size=2, max_size=4), label="lengths")
     sequences = [world.sequence(n, isa) for n in lengths]
     whole = [bits(world.attend(isa, [(s, 0, s.length)], window=window)) for s in sequences]
@@ -195,12 +203,13 @@ def test_split_equals_unsplit(isa: str, threads: int, shared: int) -> None:
     assert (bits(world.attend(isa, [(s, 1899, 1)], threads, shared_bytes=shared)) == alone).all()
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "float32"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_masked_keys_contribute_nothing(isa: str, dtype: str, poison: float) -> None:
+def test_masked_keys_contribute_nothing(isa: str, dtype: str, poison: float, materialized: bool) -> None:
     """Later tokens and an earlier owner's leftovers may hold NaN; rows that do not see them keep their bits."""
-    world = World(6, 2, 64, 64, dtype)
+    world = World(6, 2, 64, 64, dtype, materialized=materialized)
     s = world.sequence(200, isa)
     clean = bits(world.attend(isa, [(s, 0, 200)]))
     ops.kv_write(isa, 1, world.kv, [(150, 50, s.blocks)], s.k[150:] * poison, s.v[150:] * poison)
@@ -212,20 +221,22 @@ def test_masked_keys_contribute_nothing(isa: str, dtype: str, poison: float) -> 
     assert np.isfinite(windowed[:150]).all()
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "float32"])
-def test_keys_before_the_window_contribute_nothing(isa: str, dtype: str) -> None:
-    world = World(2, 1, 64, 64, dtype)
+def test_keys_before_the_window_contribute_nothing(isa: str, dtype: str, materialized: bool) -> None:
+    world = World(2, 1, 64, 64, dtype, materialized=materialized)
     s = world.sequence(300, isa)
     clean = bits(world.attend(isa, [(s, 100, 200)], window=50))
     ops.kv_write(isa, 1, world.kv, [(0, 51, s.blocks)], s.k[:51] * np.nan, s.v[:51] * np.nan)
     assert (bits(world.attend(isa, [(s, 100, 200)], window=50)) == clean).all()
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "float32"])
-def test_a_score_of_minus_infinity_is_a_weight_of_zero(isa: str, dtype: str) -> None:
-    world = World(2, 1, 16, 16, dtype)
+def test_a_score_of_minus_infinity_is_a_weight_of_zero(isa: str, dtype: str, materialized: bool) -> None:
+    world = World(2, 1, 16, 16, dtype, materialized=materialized)
     s = world.sequence(200, isa)
     s.q[150:] = np.abs(s.q[150:]) * 100
     ops.kv_write(isa, 1, world.kv, [(0, 50, s.blocks)], np.full((50, 16), -3e38, np.float32), s.v[:50])
@@ -233,9 +244,10 @@ def test_a_score_of_minus_infinity_is_a_weight_of_zero(isa: str, dtype: str) -> 
     np.testing.assert_allclose(world.attend(isa, [(s, 150, 1)]), hidden, atol=2e-2 if dtype == "bf16" else 2e-5, rtol=0)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
-def test_nan_in_a_query_reaches_its_rows_only(isa: str) -> None:
-    world = World(4, 2, 32, 32)
+def test_nan_in_a_query_reaches_its_rows_only(isa: str, materialized: bool) -> None:
+    world = World(4, 2, 32, 32, materialized=materialized)
     s = world.sequence(40, isa)
     clean = world.attend(isa, [(s, 0, 40)])
     s.q[7, :32] = np.nan  # head 0 of row 7
@@ -245,16 +257,18 @@ def test_nan_in_a_query_reaches_its_rows_only(isa: str) -> None:
     assert (bits(got) == bits(clean)).all()
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
-def test_one_key_returns_its_value(isa: str) -> None:
-    world = World(4, 2, 64, 64, "float32")
+def test_one_key_returns_its_value(isa: str, materialized: bool) -> None:
+    world = World(4, 2, 64, 64, "float32", materialized=materialized)
     s = world.sequence(1, isa)
     np.testing.assert_array_equal(world.attend(isa, [(s, 0, 1)]), np.repeat(s.v.reshape(2, 64), 2, axis=0).reshape(1, -1))
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("isa", ISAS)
-def test_empty_spans_and_empty_steps(isa: str) -> None:
-    world = World(2, 1, 16, 16)
+def test_empty_spans_and_empty_steps(isa: str, materialized: bool) -> None:
+    world = World(2, 1, 16, 16, materialized=materialized)
     s = world.sequence(40, isa)
     assert world.attend(isa, [(s, 5, 0)], 2).shape == (0, 32)
     both = world.attend(isa, [(s, 5, 0), (s, 30, 2), (s, 9, 0)], 2)
@@ -292,6 +306,8 @@ def test_refuses_what_it_cannot_lay_out() -> None:
 
 
 def test_shared_memory_is_bounded() -> None:
+    assert _native.score_matrix_bytes(9, 256, 8192) == 9 * 256 * 8192 * 4
+    assert _native.score_matrix_bytes(3, 2, 129) == 3 * 2 * 256 * 4
     assert ops.attention_shared_bytes(9, 64, 512, 8192, 1) == 4096
     assert ops.attention_shared_bytes(9, 64, 512, 8192, 2) == 4096 + 4 * 64 * 9 * 96 * 4
     assert ops.attention_shared_bytes(128, 128, 8192, 1 << 20, 64) == 4096 + (64 << 20)

@@ -30,6 +30,13 @@ LinearArgs* linear_of(OpArgs& args) {
   return nullptr;
 }
 
+// The attention of a record, materialized or not, if it is one.
+template <class Args>
+auto attention_of(Args& args) -> decltype(std::get_if<AttentionArgs>(&args)) {
+  if (auto* op = std::get_if<MatrixArgs>(&args)) return &op->attention;
+  return std::get_if<AttentionArgs>(&args);
+}
+
 // Multiply-adds per row.
 double work_of(const LinearArgs& args) {
   double work = 0.0;
@@ -99,24 +106,27 @@ void Executor::prefault(size_t bytes) {
 }
 
 void Executor::add(OpArgs args, Axis axis) {
-  if (auto* attention = std::get_if<AttentionArgs>(&args)) {
+  if (auto* attention = attention_of(args)) {
     if (attention_scratch_bytes(attention->heads, attention->cache) > pool_.scratch_bytes())
       refuse("attention heads of this size need more scratch memory than a worker has");
     const size_t bytes = attention_shared_bytes(attention->heads, attention->cache.v_dim, config_.max_rows,
                                                 config_.max_positions, config_.threads);
     if (bytes > shared_.bytes()) shared_ = Arena(bytes);
+    const size_t scores = score_matrix_bytes(attention->heads, config_.max_rows, config_.max_positions);
+    if (std::holds_alternative<MatrixArgs>(args) && scores > matrix_.bytes()) matrix_ = Arena(scores);
   }
   if (auto* op = std::get_if<SampleOpArgs>(&args); op && !writes_f32(op->logits)) refuse("logits must be float32");
   if (auto* op = std::get_if<SampleHeadArgs>(&args); op && !writes_f32(op->linear.out)) refuse("logits must be float32");
   records_.push_back({std::move(args), axis});
   measured_.resize(records_.size());
-  if (std::holds_alternative<AttentionArgs>(records_.back().args)) plan_fetching(int32_t(records_.size()) - 1);
+  if (attention_of(records_.back().args)) plan_fetching(int32_t(records_.size()) - 1);
   LinearArgs* before = nullptr;
   for (Record& record : records_) {  // the records and the area may have moved
-    if (auto* attention = std::get_if<AttentionArgs>(&record.args)) {
+    if (auto* attention = attention_of(record.args)) {
       attention->shared = shared_.data();
       attention->shared_bytes = shared_.bytes();
     }
+    if (auto* op = std::get_if<MatrixArgs>(&record.args)) op->matrix = reinterpret_cast<float*>(matrix_.data());
     LinearArgs* linear = linear_of(record.args);
     if (!linear) continue;
     if (before) before->next = linear;
@@ -126,7 +136,7 @@ void Executor::add(OpArgs args, Axis axis) {
 
 void Executor::plan_fetching(int32_t attention) {
   int32_t first = attention;
-  while (first > 0 && !std::holds_alternative<AttentionArgs>(records_[first - 1].args)) --first;
+  while (first > 0 && !attention_of(records_[first - 1].args)) --first;
   double all = 0.0, done = 0.0;
   for (int32_t i = first; i < attention; ++i)
     if (const LinearArgs* linear = linear_of(records_[i].args)) all += work_of(*linear);
@@ -252,7 +262,7 @@ void Executor::aim(const FetchAhead& ahead, Worker& worker) const {
   PageFetch& pages = worker.pages;
   pages.end = 0;
   if (ahead.attention < 0 || read_blocks_.empty()) return;
-  const auto& attention = std::get<AttentionArgs>(records_[ahead.attention].args);
+  const AttentionArgs& attention = *attention_of(records_[ahead.attention].args);
   if (attention.window > 0 && attention.window < longest_) return;  // most of the pages would not be read
   const KvCache& cache = attention.cache;
   const auto* base = reinterpret_cast<const uint8_t*>(cache.base);
@@ -336,6 +346,7 @@ void Executor::execute(const Record& record, const StepInput& input, Worker& wor
     void operator()(const KvWriteArgs& a) const { k.kv_write(a, self.step_, w); }
     void operator()(const QkvPrepareArgs& a) const { k.qkv_prepare(a, self.step_, w); }
     void operator()(const AttentionArgs& a) const { k.attention(a, self.step_, w); }
+    void operator()(const MatrixArgs& a) const { k.attention_matrix(a, self.step_, w); }
     void operator()(const LinearArgs& a) const { k.linear(a, rows, w); }
     void operator()(const SampleOpArgs& a) const { self.sample_rows(a.logits, 0, rows, input, w); }
     void operator()(const SampleHeadArgs&) const {}  // phases of its own: see walk

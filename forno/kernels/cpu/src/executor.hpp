@@ -29,7 +29,7 @@ struct SampleHeadArgs { LinearArgs linear; };
 enum class Axis : int32_t { Rows = 0, Outputs = 1 };
 
 using OpArgs = std::variant<EmbedArgs, RmsNormArgs, QuantizeArgs, AddArgs, SiluMulArgs, GatherArgs, RopeArgs, KvWriteArgs,
-                            QkvPrepareArgs, AttentionArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
+                            QkvPrepareArgs, AttentionArgs, MatrixArgs, LinearArgs, SampleOpArgs, SampleHeadArgs>;
 
 // What a linear fetches meanwhile: of the pages that the next attention reads, lines up to `share` of all.
 struct FetchAhead {
@@ -152,6 +152,7 @@ class Executor {
   std::vector<KvCache> caches_;
   std::vector<Record> records_;
   Arena shared_;  // attention's partial results
+  Arena matrix_;  // its scores, where they are materialized
   RequestTable requests_;
 
   // The current step. Sized for max_rows once.

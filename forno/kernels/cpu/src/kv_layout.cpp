@@ -66,6 +66,11 @@ size_t attention_shared_bytes(int32_t heads, int32_t v_dim, int32_t max_rows, in
   return attention_plan::kCounterBytes + (wanted < most ? wanted : most);
 }
 
+size_t score_matrix_bytes(int32_t heads, int32_t max_rows, int32_t max_context) {
+  const size_t columns = size_t(attention_plan::round_up(max_context, attention_plan::kSegment));
+  return size_t(heads) * size_t(max_rows) * columns * sizeof(float);
+}
+
 size_t attention_scratch_bytes(int32_t heads, const KvCache& cache) {
   const int64_t attention = attention_plan::scratch_bytes(heads / cache.kv_heads, cache.k_dim, cache.v_dim);
   const int64_t rotated = padded(cache.k_dim) * cache.kv_heads * 4;  // one row's keys, and a page of all heads packed

@@ -30,6 +30,9 @@ void kv_copy_block(const KvCache& cache, int32_t source, int32_t target);
 // 64 MiB (a step that would need more is computed unsplit, with the same bits). The executor zeroes it once.
 size_t attention_shared_bytes(int32_t heads, int32_t v_dim, int32_t max_rows, int32_t max_context, int32_t threads);
 
+// Bytes for MatrixArgs::matrix: the scores of `max_rows` rows, each for every head and up to `max_context` keys.
+size_t score_matrix_bytes(int32_t heads, int32_t max_rows, int32_t max_context);
+
 // Worker::scratch bytes that attention, kv_write and qkv_prepare need for this shape; a lowering refuses shapes where
 // it exceeds kScratchBytes.
 size_t attention_scratch_bytes(int32_t heads, const KvCache& cache);

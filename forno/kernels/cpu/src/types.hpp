@@ -150,6 +150,14 @@ struct AttentionArgs {
   char* shared;           // partial results of split sequences, shared by the workers
   size_t shared_bytes;
 };
+// One of three passes of attention whose scores lie in memory as a whole (see attention_matrix.hpp), in this order.
+enum class MatrixPass : int32_t { Scores = 0, Softmax = 1, Values = 2 };
+constexpr MatrixPass kMatrixPasses[] = {MatrixPass::Scores, MatrixPass::Softmax, MatrixPass::Values};
+struct MatrixArgs {
+  AttentionArgs attention;
+  MatrixPass pass;
+  float* matrix;          // score_matrix_bytes of kv_layout.hpp
+};
 
 constexpr int32_t kMaxParts = 4;
 struct LinearPart { const PackedMatrix* weight; const float* bias; int32_t column; };  // first output column
@@ -181,6 +189,7 @@ struct KernelTable {
   void (*kv_write)(const KvWriteArgs&, const Step&, Worker&);
   void (*qkv_prepare)(const QkvPrepareArgs&, const Step&, Worker&);
   void (*attention)(const AttentionArgs&, const Step&, Worker&);
+  void (*attention_matrix)(const MatrixArgs&, const Step&, Worker&);
   void (*linear)(const LinearArgs&, int32_t rows, Worker&);
   // Operations done (a multiply-add is two) in `rounds` of nothing but arithmetic on one core: time it for the ceiling.
   // 0 where the instruction set has no such unit.

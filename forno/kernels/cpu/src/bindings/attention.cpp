@@ -297,9 +297,22 @@ std::vector<std::tuple<std::vector<int32_t>, int32_t>> shared_prefixes(const std
   return groups;
 }
 
+// The three passes over a matrix of NaN, so that a score not written shows.
+void materialize(const KernelTable& kernels, int32_t threads, const StepData& data, const AttentionArgs& args) {
+  int32_t longest = 1;
+  for (const Span& s : data.spans) longest = std::max(longest, s.start + s.num_tokens);
+  const size_t bytes = score_matrix_bytes(args.heads, std::max(data.step.num_rows, 1), longest);
+  const Memory memory = aligned(bytes);
+  std::memset(memory.get(), 0xff, bytes);
+  for (MatrixPass pass : kMatrixPasses) {
+    const MatrixArgs matrix{args, pass, reinterpret_cast<float*>(memory.get())};
+    run_workers(threads, 1, [&](Worker& w, int32_t) { kernels.attention_matrix(matrix, data.step, w); });
+  }
+}
+
 Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const std::vector<SpanTuple>& spans, FloatMatrix q,
              int32_t heads, float scale, int32_t window, float softcap, const std::string& dtype, int64_t shared_bytes,
-             bool share_prefixes) {
+             bool share_prefixes, bool materialized) {
   const StepData data = step_data(kv, spans, share_prefixes);
   require(int32_t(q.shape(0)) == data.step.num_rows, "q needs one row per token");
   const size_t bytes = shared_bytes < 0 ? default_shared_bytes(data, kv, heads, threads) : size_t(shared_bytes);
@@ -307,7 +320,8 @@ Bytes attend(const std::string& isa, int32_t threads, const PagedKv& kv, const s
   const Output2d out(q.shape(0), heads * kv.cache().v_dim, dtype_of(dtype));
   const AttentionArgs args = attention_args(kv, q, out, heads, scale, window, softcap, shared, bytes);
   const KernelTable& kernels = table(isa);
-  run_workers(threads, 1, [&](Worker& w, int32_t) { kernels.attention(args, data.step, w); });
+  if (materialized) materialize(kernels, threads, data, args);
+  else run_workers(threads, 1, [&](Worker& w, int32_t) { kernels.attention(args, data.step, w); });
   for (size_t i = 0; i < std::min(bytes, size_t(4096)); ++i) require(shared.get()[i] == 0, "a counter was not reset");
   return out.array();
 }
@@ -435,7 +449,7 @@ void bind_attention(nb::module_& root) {
       .def("read", &PagedKv::read, "blocks"_a, "count"_a, "part"_a);
   m.def("kv_write", &write_kv, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "k"_a, "v"_a, "layer"_a = 0);
   m.def("attention", &attend, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "window"_a = 0,
-        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1, "share_prefixes"_a = true);
+        "softcap"_a = 0.0f, "dtype"_a = "f32", "shared_bytes"_a = -1, "share_prefixes"_a = true, "materialized"_a = false);
   m.def("time_attention", &time_attention, "isa"_a, "threads"_a, "cache"_a, "spans"_a, "q"_a, "heads"_a, "scale"_a, "repeat"_a,
         "share_prefixes"_a = true);
   m.def("shared_prefixes", &shared_prefixes, "spans"_a, "block_size"_a);

@@ -124,14 +124,15 @@ class Builder {
   }
 
   void add_attention(const ViewSpec& q, const ViewSpec& out, int32_t cache, int32_t heads, float scale, int32_t window,
-                     float softcap) {
+                     float softcap, bool materialized) {
     const KvCache& kv = executor_.cache(cache);
     require(heads > 0 && heads % kv.kv_heads == 0 && window >= 0, "attention: heads must be a multiple of kv_heads");
     AttentionArgs args{view(q), view(out), kv, heads, kv.kv_heads, kv.k_dim, scale, window, softcap, nullptr, 0};
     require(args.q.width == int64_t(heads) * kv.k_dim && args.out.width == int64_t(heads) * kv.v_dim && all_f32({args.q}),
             "attention: the shapes do not fit");
     require(args.out.dtype != DType::S8_ROW, "attention computes a row in parts, so it cannot scale it as one");
-    executor_.add(args, Axis::Rows);
+    if (!materialized) return executor_.add(args, Axis::Rows);
+    for (MatrixPass pass : kMatrixPasses) executor_.add(MatrixArgs{args, pass, nullptr}, Axis::Rows);
   }
 
   void add_linear(const ViewSpec& x, const ViewSpec& out, const std::vector<PartSpec>& parts, const ViewSpec* residual,
@@ -311,6 +312,8 @@ void bind_executor(nb::module_& m) {
         },
         nb::arg("kv_heads"), nb::arg("k_dim"), nb::arg("v_dim"), nb::arg("dtype"), nb::arg("block_size"),
         "Bytes of one block of one layer's cache.");
+  m.def("score_matrix_bytes", &score_matrix_bytes, nb::arg("heads"), nb::arg("max_rows"), nb::arg("max_context"),
+        "Bytes that materialized attention reserves for its scores.");
 
   nb::class_<Builder> c(m, "Executor", "Walks a recorded program; see executor.hpp.");
   c.def(nb::init<const std::string&, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t>(),

@@ -1,5 +1,6 @@
 // Collects the ops into one build unit's table. Included once per instruction set, with FORNO_ISA set to its name.
 #include "../ops/attention.hpp"
+#include "../ops/attention_matrix.hpp"
 #include "../ops/elementwise.hpp"
 #include "../ops/embed.hpp"
 #include "../ops/gather.hpp"
@@ -33,6 +34,7 @@ constexpr KernelTable make_table() {
   t.kv_write = kv_write;
   t.qkv_prepare = qkv_prepare;
   t.attention = attention_op;
+  t.attention_matrix = attention_matrix_op;
   t.linear = linear;
   t.peak = peak;
   return t;
