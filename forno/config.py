@@ -175,6 +175,11 @@ class ServerConfig:
     metrics_prefix: str = option("forno", "Prefix of the Prometheus names.", choices=("forno", "vllm"))
     shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
+    slo: str = option(
+        "",
+        "Latency limits that requests are counted against (goodput), by class, in seconds: "
+        "'interactive:ttft=0.5,tpot=0.05;batch:e2e=60'. A request names its class in the header x-slo-class; else the first.",
+    )
 
     def __post_init__(self) -> None:
         _check_values(self)

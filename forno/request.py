@@ -119,6 +119,8 @@ class Request:
     """Seconds on the engine's clock after which the request fails with ``DeadlineError``."""
     constraint: TokenConstraint | None = None
     eos_token_ids: tuple[int, ...] = ()
+    slo_class: str = ""
+    """Which limits its latency is held against; the engine treats all alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from forno.server import misc, openapi, wire
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.decode import BodyDecoder
-from forno.server.endpoint import Endpoint
+from forno.server.endpoint import Endpoint, call_of
 from forno.server.errors import describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
@@ -96,19 +96,21 @@ class Handler:
         try:
             raw = b"" if self.decoder is None else await Request(scope, receive).body()
             body = None if self.decoder is None else self.decoder.decode(raw)
-            response = await self.endpoint.handler(self.serving, body, len(raw))
+            response = await self.endpoint.handler(self.serving, body, call_of(scope, len(raw)))
             await response(scope, receive, watched)
         except ClientDisconnect:
             return
         except Exception as error:
             if started:
                 raise
-            await self._fail(error)(scope, receive, send)
+            await self._fail(error, scope)(scope, receive, send)
 
-    def _fail(self, error: Exception) -> Body:
+    def _fail(self, error: Exception, scope: Scope) -> Body:
         status, body, headers = describe(error)
         if isinstance(error, RequestError | QueueFullError):
             self.serving.metrics.reject(type(error).__name__)
+        if isinstance(error, QueueFullError):
+            self.serving.metrics.goodput.refuse(call_of(scope, 0).slo_class)
         return json(ErrorResponse(error=body), status, headers)
 
 

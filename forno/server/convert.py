@@ -14,6 +14,7 @@ from forno.engine.stream import children
 from forno.errors import DrainingError, PromptTooLongError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams, TokenConstraint
 from forno.server import wire
+from forno.server.endpoint import Call
 from forno.server.serving import Serving
 from forno.text import ConstraintSpec
 
@@ -144,6 +145,7 @@ def room_for(serving: Serving, prompt: Sequence[int], wanted: int | None, defaul
 def engine_requests(
     serving: Serving,
     body: wire.Sampling,
+    call: Call,
     id: str,
     prompt: Sequence[int],
     sampling: SamplingParams,
@@ -161,6 +163,7 @@ def engine_requests(
         cache_salt=body.cache_salt or "",
         deadline=None if seconds is None else now + seconds,
         eos_token_ids=serving.tokenizer.eos_token_ids,
+        slo_class=serving.metrics.goodput.choose(call.slo_class),
     )
     return children(request, body.n or 1, constraint)
 

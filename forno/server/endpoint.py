@@ -1,8 +1,9 @@
-"""``Endpoint``: one line of the API table, from which both the routes and the OpenAPI document are made."""
+"""``Endpoint``: one line of the API table, from which both the routes and the OpenAPI document are made; and ``Call``: what a
+handler is told of a request besides its body."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,33 @@ from forno.server.limits import App
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request, its body aside."""
+
+    size: int
+    """Bytes of its body, from which a handler tells what would hold up the event loop."""
+    slo_class: str | None = None
+    """Its ``x-slo-class`` header, unchecked."""
+    traceparent: str = ""
+    """Its ``traceparent`` header (W3C Trace Context), unchecked."""
+    query: str = ""
+    """What follows the path's ``?``, undecoded."""
+
+
+def call_of(scope: Mapping[str, Any], size: int) -> Call:
+    """The ``Call`` of an ASGI scope."""
+    slo_class, traceparent = None, ""
+    for name, value in scope["headers"]:
+        if name == b"x-slo-class":
+            slo_class = value.decode("latin-1").strip()
+        elif name == b"traceparent":
+            traceparent = value.decode("latin-1").strip()
+    return Call(size, slo_class, traceparent, scope["query_string"].decode("latin-1"))
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one path. ``handler(serving, body, size)`` returns an ASGI response; ``size`` is the
-    body's length in bytes, from which a handler tells what would hold up the event loop."""
+    """One method of one path. ``handler(serving, body, call)`` returns an ASGI response."""
 
     method: str
     path: str
