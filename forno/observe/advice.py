@@ -115,9 +115,12 @@ class _Adviser:
         if not found.decode_steps:
             return 0.0
         rows, context = max(1, round(found.decode_rows)), found.record.num_prompt + found.record.num_generated // 2
-        now = self.predict([context] * rows, [1] * rows, rows)
-        then = self.predict([context] * (rows + more), [1] * (rows + more), rows + more)
+        now, then = self._decodes(context, rows, rows + more)
         return found.of(Kind.DECODE) * max(0.0, then / now - 1.0) if now > 0 else 0.0
+
+    def _decodes(self, context: int, *rows: int) -> list[float]:
+        """The cost of a step with so many sequences that decode after ``context`` tokens, for each number of ``rows``."""
+        return [float(c) for c in self.predict([[context] * n for n in rows], [[1] * n for n in rows], rows)]
 
     def _memory(self) -> Iterator[Advice]:
         found, settings = self.found, self.settings
@@ -181,8 +184,7 @@ class _Adviser:
         rows = round(found.decode_rows)
         if rows >= 2 and not self._waited(Shortage.SEATS):
             fewer = max(1, rows // 2)
-            context = [record.num_prompt + record.num_generated // 2]
-            whole, half = self.predict(context * rows, [1] * rows, rows), self.predict(context * fewer, [1] * fewer, fewer)
+            whole, half = self._decodes(record.num_prompt + record.num_generated // 2, rows, fewer)
             change = (
                 f"Let fewer requests run at once: {rows} decoded together, and each step took the longer. The others then wait."
             )

@@ -56,9 +56,9 @@ class TimedRunner(FakeRunner):
         return replace(super().run(plan), mask_seconds=masks)
 
 
-def step_cost(starts: object, tokens: list[int], outputs: int) -> float:
+def step_cost(starts: object, tokens: list[list[int]], outputs: object) -> list[float]:
     """What ``TimedRunner`` takes, as a cost model says it."""
-    return STEP + TOKEN * sum(tokens) if tokens else 0.0
+    return [STEP + TOKEN * sum(rows) for rows in tokens]
 
 
 class Timed:
