@@ -4,7 +4,7 @@ handler is told of a request besides its body."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forno.server.limits import App
@@ -50,3 +50,5 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     streams: bool = False
     """Whether ``stream: true`` turns the response into server-sent events."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters after the path's ``?``, each optional: name to JSON schema."""
