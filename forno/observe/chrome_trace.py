@@ -59,7 +59,7 @@ class _Window:
         duration = round(max(self.at(end) - begin, 0.0), 3)
         return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": duration, "args": args}
 
-    def counter(self, name: str, time: float, values: dict[str, float]) -> Event:
+    def counter(self, name: str, time: float, values: dict[str, int]) -> Event:
         return {"ph": "C", "name": name, "pid": ENGINE, "tid": 0, "ts": self.at(time), "args": values}
 
     def instant(self, name: str, time: float, tid: int, args: dict[str, Any]) -> Event:
@@ -73,7 +73,12 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
 def _step_events(window: _Window, step: StepRecord) -> Iterator[Event]:
     prompt = sum([n for r, s, n in _rows(step) if s < r.num_prompt])
     total = sum(step.tokens)
-    args = {"step": step.number, "requests": len(step.requests), "prompt_tokens": prompt, "other_tokens": total - prompt}
+    args: dict[str, Any] = {
+        "step": step.number,
+        "requests": len(step.requests),
+        "prompt_tokens": prompt,
+        "other_tokens": total - prompt,
+    }
     if step.shortage is not None:
         args["first_waiting_lacks"] = str(step.shortage)
     yield window.slice("step", step.start, step.end, ENGINE, STEPS, args)
