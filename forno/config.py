@@ -83,6 +83,11 @@ class CacheConfig:
     )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
+    explain_salts: bool = option(
+        False,
+        "Tell in metrics and explanations that a prompt missed because it is cached for another cache_salt only. Whoever can "
+        "read those then learns whether somebody else's prompt is cached.",
+    )
 
     def __post_init__(self) -> None:
         _check_values(self)

@@ -95,7 +95,7 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
         return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
 
     recorder = Recorder(clock, block_size=runner.block_size) if config.observe.record else Silent()
-    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching)
+    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching, config.cache.explain_salts)
     scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, recorder, config.speculative)
     return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), recorder)
 

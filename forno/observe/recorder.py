@@ -69,7 +69,38 @@ class Silent:
         return record
 
     def refuse(self, record: RequestRecord, error: BaseException) -> None:
-        """It is over, and the engine never took it."""
+        """It is over, and the engine never took it, or failed with it."""
+
+    # -- reading: any thread ------------------------------------------------------------------------------------
+
+    def steps(self, since: int = 0, last: int | None = None) -> list[StepRecord]:
+        """Steps with a number above ``since``, oldest first; of those the ``last`` ones."""
+        return []
+
+    def during(self, start: float, end: float) -> list[StepRecord]:
+        """Steps that overlap a time, oldest first."""
+        return []
+
+    @property
+    def horizon(self) -> float:
+        """Start of the oldest step that is still remembered; 0 while none was forgotten."""
+        return 0.0
+
+    def request(self, id: str) -> RequestRecord | None:
+        """The record of that id, the latest one; None if there never was one, or no longer."""
+        return None
+
+    def answers(self, response: str) -> list[RequestRecord]:
+        """Records of all requests that one response is made of, in order."""
+        return []
+
+    def live(self) -> list[RequestRecord]:
+        """Requests that the engine has not finished, in the order in which they came."""
+        return []
+
+    def finished(self, count: int = 100) -> list[RequestRecord]:
+        """The last ``count`` requests that are over, oldest first."""
+        return []
 
     # -- a step, in this order ----------------------------------------------------------------------------------
 
@@ -240,13 +271,11 @@ class Recorder(Silent):
     # -- reading: any thread ------------------------------------------------------------------------------------
 
     def steps(self, since: int = 0, last: int | None = None) -> list[StepRecord]:
-        """Steps with a number above ``since``, oldest first; of those the ``last`` ones."""
         stop = self.num_steps + 1
         first = max(since + 1, stop - self.max_steps, 1 if last is None else stop - last)
         return [step for number in range(first, stop) if (step := self._step(number)) is not None]
 
     def during(self, start: float, end: float) -> list[StepRecord]:
-        """Steps that overlap a time, oldest first."""
         numbers = range(max(1, self.num_steps + 1 - self.max_steps), self.num_steps + 1)
         first = bisect_left(numbers, start, key=lambda n: self._times(n)[1])
         found = []
@@ -260,7 +289,6 @@ class Recorder(Silent):
 
     @property
     def horizon(self) -> float:
-        """Start of the oldest step that is still remembered; 0 while none was forgotten."""
         number = self.num_steps - self.max_steps + 1
         if number <= 1 and self._head <= len(self._rows):
             return 0.0
@@ -268,22 +296,18 @@ class Recorder(Silent):
         return self.clock() if oldest is None else oldest.start
 
     def request(self, id: str) -> RequestRecord | None:
-        """The record of that id, the latest one; None if there never was one, or no longer."""
         return self._live.get(id) or self._by_id.get(id)
 
     def answers(self, response: str) -> list[RequestRecord]:
-        """Records of all requests that one response is made of, in order."""
         known = self.request(response)
         if known is not None:
             return [known]
         return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
 
     def live(self) -> list[RequestRecord]:
-        """Requests that the engine has not finished, in the order in which they came."""
         return list(self._live.copy().values())
 
     def finished(self, count: int = 100) -> list[RequestRecord]:
-        """The last ``count`` requests that are over, oldest first."""
         over = self._over.copy()
         return list(islice(over, max(0, len(over) - count), None))
 

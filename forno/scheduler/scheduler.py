@@ -17,7 +17,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from forno.cache import KvCache, Match
-from forno.cache.misses import Lookup, Miss
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.errors import DeadlineError
 from forno.observe.record import Pressure, Shortage
@@ -218,12 +217,6 @@ class Scheduler:
             return Shortage.SEATS if len(self.running) >= self.config.max_num_seqs else Shortage.BATCH
         return Shortage.TOKENS if step.budget <= 0 else Shortage.BLOCKS
 
-    def _lookup(self, sequence: Sequence, num_matched: int) -> Lookup:
-        """What the cache held of a sequence that joins."""
-        if not sequence.may_match or not self.cache.enable_prefix_caching:
-            return Lookup(num_matched, Miss.DISABLED)
-        return Lookup(num_matched, Miss.DIVERGED if num_matched else Miss.NEVER_SEEN)
-
     def _chunk(self, pending: int, budget: int) -> int:
         """How many of ``pending`` tokens one sequence may compute in this step."""
         return min(pending, budget, self.config.long_prefill_token_threshold or budget)
@@ -276,7 +269,7 @@ class Scheduler:
         newcomer.state = State.RUNNING
         insort(self.running, newcomer, key=by_rank)
         self._batching.joined(1)
-        self._account(newcomer, match.num_tokens, now)
+        self._account(newcomer, match, now)
         step.add(newcomer, num_tokens)
         return True
 
@@ -297,18 +290,18 @@ class Scheduler:
         bespoken = sum(self.cache.blocks_for(len(s.tokens)) - len(s.table.blocks) for s in self.running if s.pending > 1)
         return self.cache.fits(match.blocks, len(newcomer.tokens), bespoken)
 
-    def _account(self, sequence: Sequence, num_matched: int, now: float) -> None:
+    def _account(self, sequence: Sequence, match: Match, now: float) -> None:
         """Note what happened when ``sequence`` joined. A request counts once, however often it is preempted."""
-        self._recorder.schedule(sequence.request.id, self._lookup(sequence, num_matched))
+        num_matched = match.num_tokens
+        lookup = self.cache.explain(sequence.table, sequence.tokens, match if sequence.may_match else None)
+        self._recorder.schedule(sequence.request.id, lookup)
         if not sequence.scheduled:
             sequence.scheduled = now
             sequence.num_cached = num_matched
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += num_matched
             self.counters.queue_seconds += now - sequence.request.arrival
-            if sequence.may_match:
-                self.cache.queried_tokens += sequence.num_prompt
-                self.cache.hit_tokens += num_matched
+            self.cache.count(lookup, sequence.num_prompt)
 
     def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""

@@ -21,6 +21,7 @@ from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
 from forno.server.trace import STEPS, trace
+from forno.server.visit import BEGUN, Visit
 from forno.server.wire import ErrorResponse
 
 GENERATE = (400, 401, 404, 408, 413, 429, 500, 503)
@@ -97,27 +98,29 @@ class Handler:
         self.decoder = None if endpoint.body is None else BodyDecoder(endpoint.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched(message: Any) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        engine = self.serving.engine
+        visit = Visit(engine.recorder, engine.clock, scope.get(BEGUN, 0.0))
+        watched = visit.sending(send)
         try:
             raw = b"" if self.decoder is None else await Request(scope, receive).body()
+            visit.received = engine.clock()
             body = None if self.decoder is None else self.decoder.decode(raw)
-            response = await self.endpoint.handler(self.serving, body, call_of(scope, len(raw)))
+            response = await self.endpoint.handler(self.serving, body, call_of(scope, len(raw), visit))
             await response(scope, receive, watched)
         except ClientDisconnect:
             return
         except Exception as error:
-            if started:
+            if visit.started:
                 raise
-            await self._fail(error, scope)(scope, receive, send)
+            visit.fail(error)
+            await self._fail(error, scope, visit)(scope, receive, watched)
+        finally:
+            visit.close()
 
-    def _fail(self, error: Exception, scope: Scope) -> Body:
+    def _fail(self, error: Exception, scope: Scope, visit: Visit) -> Body:
         status, body, headers = describe(error)
+        if visit.id:  # which the body does not name: what `forno explain` is to be asked for
+            headers["x-request-id"] = visit.id
         if isinstance(error, RequestError | QueueFullError):
             self.serving.metrics.reject(type(error).__name__)
         if isinstance(error, QueueFullError):

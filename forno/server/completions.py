@@ -42,9 +42,9 @@ class Choice:
 async def completions(serving: Serving, body: wire.CompletionRequest, call: Call) -> App:
     """Start every choice of every prompt, and return the response that collects or streams them."""
     serving.check_model(body.model)
+    id = convert.new_id("cmpl", body, call)
     slow = call.size > convert.BIG_BODY or convert.is_constrained(body)
     prompts, constraint = await convert.off_loop(slow, _prepare, serving, body)
-    id = convert.new_id("cmpl", body)
     requests, choices = [], []
     for i, prompt in enumerate(prompts):
         wanted = convert.room_for(serving, prompt.ids, body.max_tokens, convert.COMPLETION_MAX_TOKENS)
@@ -53,7 +53,7 @@ async def completions(serving: Serving, body: wire.CompletionRequest, call: Call
         children = convert.engine_requests(serving, body, call, name, prompt.ids, sampling, constraint)
         requests += children
         choices += [Choice(prompt) for _ in children]
-    stream = serving.engine.submit_batch(requests)
+    stream = convert.submit(serving, call, requests)
     run = CompletionRun(serving, body, id, choices, stream)
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
 

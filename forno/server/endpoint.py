@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forno.server.limits import App
+from forno.server.visit import Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,13 @@ class Call:
     """Its ``traceparent`` header (W3C Trace Context), unchecked."""
     query: str = ""
     """What follows the path's ``?``, undecoded."""
+    path: Mapping[str, str] = field(default_factory=dict)
+    """The path's parameters by name."""
+    visit: Visit | None = None
+    """Where its times are noted; None where nobody is interested."""
 
 
-def call_of(scope: Mapping[str, Any], size: int) -> Call:
+def call_of(scope: Mapping[str, Any], size: int, visit: Visit | None = None) -> Call:
     """The ``Call`` of an ASGI scope."""
     slo_class, traceparent = None, ""
     for name, value in scope["headers"]:
@@ -32,7 +37,7 @@ def call_of(scope: Mapping[str, Any], size: int) -> Call:
             slo_class = value.decode("latin-1").strip()
         elif name == b"traceparent":
             traceparent = value.decode("latin-1").strip()
-    return Call(size, slo_class, traceparent, scope["query_string"].decode("latin-1"))
+    return Call(size, slo_class, traceparent, scope["query_string"].decode("latin-1"), scope.get("path_params") or {}, visit)
 
 
 @dataclass(frozen=True, slots=True)
