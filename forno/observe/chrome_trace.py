@@ -59,7 +59,7 @@ class _Window:
         duration = round(max(self.at(end) - begin, 0.0), 3)
         return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": duration, "args": args}
 
-    def counter(self, name: str, time: float, values: dict[str, float]) -> Event:
+    def counter(self, name: str, time: float, values: dict[str, int]) -> Event:
         return {"ph": "C", "name": name, "pid": ENGINE, "tid": 0, "ts": self.at(time), "args": values}
 
     def instant(self, name: str, time: float, tid: int, args: dict[str, Any]) -> Event:
@@ -73,7 +73,12 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
 def _step_events(window: _Window, step: StepRecord) -> Iterator[Event]:
     prompt = sum([n for r, s, n in _rows(step) if s < r.num_prompt])
     total = sum(step.tokens)
-    args = {"step": step.number, "requests": len(step.requests), "prompt_tokens": prompt, "other_tokens": total - prompt}
+    args: dict[str, Any] = {
+        "step": step.number,
+        "requests": len(step.requests),
+        "prompt_tokens": prompt,
+        "other_tokens": total - prompt,
+    }
     if step.shortage is not None:
         args["first_waiting_lacks"] = str(step.shortage)
     yield window.slice("step", step.start, step.end, ENGINE, STEPS, args)
@@ -101,14 +106,14 @@ def _request_events(window: _Window, steps: Sequence[StepRecord], requests: Iter
     free: list[float] = []  # per lane, when its last request is over
     for serial in sorted(known):
         request = known[serial]
-        start, end = _first_time(request), _last_time(window, request)
+        start, end = _span(window, request, parts.get(serial, []))
         lane = next((i for i, busy_until in enumerate(free) if busy_until <= start), len(free))
         if lane == len(free):
             free.append(end)
             yield _name("thread_name", REQUESTS, lane + 1, f"lane {lane + 1}")
         free[lane] = end
         yield window.slice(request.id, start, end, REQUESTS, lane + 1, _about(request))
-        for part in [*_parts_around(window, request), *parts.get(serial, ())]:
+        for part in _in_a_row([*_parts_around(window, request), *parts.get(serial, ())], start, end):
             if part.end > window.start:
                 yield window.slice(part.name, part.start, part.end, REQUESTS, lane + 1, part.args)
         for time, tokens in request.preempted:
@@ -120,13 +125,22 @@ def _touches(window: _Window, request: RequestRecord) -> bool:
     return request.arrival <= window.end and (not request.finished or request.finished >= window.start)
 
 
-def _first_time(request: RequestRecord) -> float:
-    return request.received or request.arrival
-
-
-def _last_time(window: _Window, request: RequestRecord) -> float:
+def _span(window: _Window, request: RequestRecord, parts: list[Part]) -> tuple[float, float]:
+    """When a request was here, as far as the trace shows."""
+    if not request.arrival:  # its record was forgotten: the steps are all that is known
+        return parts[0].start, parts[-1].end
     end = max(request.sent, request.finished) if request.finished else window.end
-    return min(max(end, request.arrival), window.end)
+    return request.received or request.arrival, min(max(end, request.arrival), window.end)
+
+
+def _in_a_row(parts: list[Part], start: float, end: float) -> Iterator[Part]:
+    """In order of time and within a request's span, each over where the next begins: a step begins before its plan, in which
+    a wait ends."""
+    parts.sort(key=lambda part: part.start)
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        limit = end if following is None else min(following.start, end)
+        if part.start < limit:
+            yield Part(part.name, max(part.start, start), min(part.end, limit), part.args)
 
 
 def _about(request: RequestRecord) -> dict[str, Any]:
@@ -143,6 +157,8 @@ def _about(request: RequestRecord) -> dict[str, Any]:
 
 def _parts_around(window: _Window, request: RequestRecord) -> Iterator[Part]:
     """What happened to a request before its first step and after its last, and while it had no blocks."""
+    if not request.arrival:
+        return
     if request.received and request.tokenized:
         yield Part("tokenize", request.received, request.tokenized, {"prompt_tokens": request.num_prompt})
     until = request.scheduled or request.finished or window.end
@@ -166,7 +182,9 @@ def _parts_of_steps(steps: Sequence[StepRecord]) -> dict[int, list[Part]]:
             reached[request.serial] = max(before, start + tokens)
             if start < request.num_prompt or start + 1 < before:
                 name = "recompute" if start + 1 < before else "prefill"
-                mine.append(Part(f"{name} {start}-{start + tokens}", step.start, step.end, {"step": step.number, "tokens": tokens}))
+                mine.append(
+                    Part(f"{name} {start}-{start + tokens}", step.start, step.end, {"step": step.number, "tokens": tokens})
+                )
             elif decoded_in.get(request.serial) == step.number - 1:
                 mine[-1].end = step.end
                 mine[-1].args["steps"] += 1

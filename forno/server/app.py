@@ -20,6 +20,7 @@ from forno.server.errors import describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
+from forno.server.trace import STEPS, trace
 from forno.server.visit import BEGUN, Visit
 from forno.server.wire import ErrorResponse
 
@@ -56,6 +57,16 @@ ENDPOINTS = (
     Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
     Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
     Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
+    Endpoint(
+        "GET",
+        "/debug/trace",
+        "The last steps as a trace for Perfetto",
+        trace,
+        None,
+        dict[str, Any],
+        (400, 401, 404),
+        query={"steps": {"type": "integer", "minimum": 1, "default": STEPS}},
+    ),
 )
 
 

@@ -55,3 +55,5 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     streams: bool = False
     """Whether ``stream: true`` turns the response into server-sent events."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters after the path's ``?``, each optional: name to JSON schema."""
