@@ -6,11 +6,11 @@ import time
 from urllib.parse import parse_qs
 
 from forno import __version__
-from forno.cache.misses import Lookup, Miss
 from forno.errors import RequestError
 from forno.observe.advice import Settings, advise
-from forno.observe.explain import ENGINE, Explanation, Kind, Predict, by_tokens, explain
+from forno.observe.explain import ENGINE, Explanation, Predict, by_tokens, explain
 from forno.observe.record import RequestRecord, Shortage, StepRecord
+from forno.observe.words import MEANS, of_lookup
 from forno.server import observe_wire as wire
 from forno.server.convert import off_loop
 from forno.server.endpoint import Call
@@ -121,7 +121,7 @@ def _explained(serving: Serving, record: RequestRecord, segments: bool) -> wire.
         decode_steps=found.decode_steps,
         decode_rows=found.decode_rows,
         decode_alone=found.decode_alone,
-        lookup=None if record.lookup is None else _lookup(record.lookup, record.num_prompt),
+        lookup=_lookup(record),
         advice=[
             wire.AdviceOut(a.change, a.saves, a.saves / whole, a.flag, a.at_most)
             for a in advise(found, _settings(serving), predictor(serving))
@@ -134,6 +134,11 @@ def _segments(found: Explanation) -> list[wire.SegmentOut]:
     return [wire.SegmentOut(s.kind, s.start - found.start, s.end - found.start, s.step) for s in found.segments]
 
 
+def _lookup(record: RequestRecord) -> wire.LookupOut | None:
+    found = record.lookup
+    return found and wire.LookupOut(found.matched, found.reason, found.position, of_lookup(found, record.num_prompt))
+
+
 def _largest(by: dict[str, float]) -> dict[str, float]:
     return dict(sorted(by.items(), key=lambda item: item[1], reverse=True)[:NAMED])
 
@@ -143,45 +148,6 @@ def _state_of(record: RequestRecord) -> str:
         return "finished" if record.serial else "refused"
     held = len(record.resumed) + bool(record.scheduled) > len(record.preempted)
     return "running" if held else "waiting"
-
-
-def _lookup(lookup: Lookup, num_prompt: int) -> wire.LookupOut:
-    return wire.LookupOut(lookup.matched, lookup.reason, lookup.position, _miss(lookup, num_prompt))
-
-
-def _miss(lookup: Lookup, num_prompt: int) -> str:
-    """The end of the look-up in a sentence."""
-    hit = f"{lookup.matched} of {num_prompt} tokens were cached"
-    at = lookup.position
-    why = {
-        Miss.NONE: "all that can be: the last token is always computed",
-        Miss.NEVER_SEEN: f"nothing known goes on like this from token {at} on",
-        Miss.EVICTED: f"what follows, from token {lookup.matched} on, had been cached and was overwritten",
-        Miss.SALT: f"what follows, from token {lookup.matched} on, is cached for another cache_salt",
-        Miss.SHORT: "what is left is too short to be found",
-        Miss.DIVERGED: f"others began alike and differ from token {at} on",
-        Miss.DISABLED: "prefix caching is off, or the request asked for prompt log-probabilities",
-    }
-    return f"{hit}; {why[lookup.reason]}"
-
-
-MEANS = {
-    Kind.READING: "its bytes arrived",
-    Kind.TOKENIZING: "template, tokens and constraint were prepared",
-    Kind.QUEUED: "waited for its turn",
-    Kind.PREFILL: "its prompt was computed",
-    Kind.BESIDE: "rows of others in the steps of its prompt",
-    Kind.DECODE: "steps that gave it tokens",
-    Kind.SLOWED: "what others' prompts added to those steps",
-    Kind.PREEMPTED: "had lost its blocks and waited for new ones",
-    Kind.RECOMPUTE: "computed again what it had lost",
-    Kind.CONSTRAINED: "finding which tokens constraints allow",
-    Kind.OVERHEAD: "planning its steps, and between them",
-    Kind.DETOKENIZING: "tokens to text",
-    Kind.RESPONDING: "waited in the event loop to be sent",
-    Kind.CLIENT: "the client was slow to read",
-    Kind.UNRECORDED: "those steps are not recorded any more",
-}
 
 
 def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
