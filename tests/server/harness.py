@@ -17,7 +17,16 @@ from unittest import mock
 import httpx
 
 from forno import env
-from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig, SpeculativeConfig
+from forno.config import (
+    CacheConfig,
+    CpuConfig,
+    EngineConfig,
+    ModelConfig,
+    ObserveConfig,
+    SchedulerConfig,
+    ServerConfig,
+    SpeculativeConfig,
+)
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.main import bind
@@ -124,6 +133,7 @@ def running(
     blocks: int = 1200,
     threads: int = 1,
     speculative: SpeculativeConfig | None = None,
+    observe: ObserveConfig | None = None,
     **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
@@ -133,6 +143,7 @@ def running(
         cache=CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
         speculative=speculative or SpeculativeConfig(),
+        observe=observe or ObserveConfig(),
     )
     settings = ServerConfig(port=0, **server)
     with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):
