@@ -94,6 +94,10 @@ class Engine:
             self.check_integrity()
         return outputs
 
+    def sequences(self) -> list[Sequence]:
+        """Those of live requests, in order of arrival; for reading, from any thread."""
+        return list(self._live.copy().values())
+
     def stats(self) -> EngineStats:
         return self.collector.snapshot(self.scheduler)
 

@@ -38,6 +38,8 @@ class Silent:
     """A recorder that remembers nothing: what ``--no-record`` puts in its place."""
 
     recording = False
+    max_steps = 0
+    max_requests = 0
 
     # -- requests: the scheduler and the engine tell ------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from forno.errors import QueueFullError, RequestError
-from forno.server import misc, openapi, wire
+from forno.server import misc, observe, observe_wire, openapi, wire
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.decode import BodyDecoder
@@ -57,6 +57,36 @@ ENDPOINTS = (
     Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
     Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
     Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
+    Endpoint(
+        "GET",
+        "/explain",
+        "The latest requests and their slowest parts",
+        observe.recent,
+        None,
+        observe_wire.Recent,
+        (400, 401),
+        query={"count": {"type": "integer", "minimum": 1, "maximum": observe.MOST_RECENT, "default": observe.RECENT}},
+    ),
+    Endpoint(
+        "GET",
+        "/explain/{request_id}",
+        "Where the time of a request went, and what would have helped",
+        observe.explanation,
+        None,
+        observe_wire.Explanations,
+        (400, 401, 404),
+        query={"segments": {"type": "integer", "minimum": 0, "maximum": 1, "default": 0}},
+    ),
+    Endpoint(
+        "GET",
+        "/debug/state",
+        "What the server does now: steps, requests, rates",
+        observe.state,
+        None,
+        observe_wire.DebugState,
+        (400, 401),
+        query={"steps": {"type": "integer", "minimum": 0, "maximum": observe.MOST_STEPS, "default": observe.STEPS}},
+    ),
     Endpoint(
         "GET",
         "/debug/trace",

@@ -15,7 +15,6 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from forno.__main__ import main
-from forno.config import ObserveConfig
 from forno.errors import ConfigError
 from forno.observe.explain import explain
 from forno.observe.record import RequestRecord
@@ -238,6 +237,5 @@ def test_without_opentelemetry_it_says_what_to_install(capsys: pytest.CaptureFix
 
 
 def test_it_needs_the_recorder(model_path: Path) -> None:
-    observe = ObserveConfig(record=False)
-    with pytest.raises(ConfigError, match="--no-record"), running(model_path, observe=observe, otlp_traces_endpoint="http://a"):
+    with pytest.raises(ConfigError, match="--no-record"), running(model_path, record=False, otlp_traces_endpoint="http://a"):
         pass
