@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
 
 from forno.config import EngineConfig, ServerConfig
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.build import Built, build_engine
 from forno.engine.defaults import sampling_defaults
 from forno.errors import ConfigError
-from forno.observe.explain import Explanation, explain
-from forno.observe.record import RequestRecord
-from forno.observe.recorder import Recorder
 from forno.server.engine_metrics import EngineMetrics
 from forno.server.goodput import Goodput, parse_slo
 from forno.server.serving import Serving
 from forno.text import ConstraintCompiler, load_chat_template, read_template
-
-if TYPE_CHECKING:
-    from forno.server.spans import SpanSender
 
 
 def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, Built]:
@@ -33,7 +28,7 @@ def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serv
     engine = AsyncEngine(built.engine)
     template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
     metrics = EngineMetrics(engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases)
-    return Serving(
+    serving = Serving(
         engine=engine,
         tokenizer=built.tokenizer,
         template=template,
@@ -42,24 +37,21 @@ def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serv
         model=built.name,
         created=int(time.time()),
         config=server,
-        spans=_spans(engine, built.name, server.otlp_traces_endpoint, metrics),
         sampling_defaults=sampling_defaults(built.checkpoint.generation_config),
         scheduling_policy=config.scheduler.scheduling_policy,
     )
+    return _with_spans(serving)
 
 
-def _spans(engine: AsyncEngine, model: str, endpoint: str, metrics: EngineMetrics) -> SpanSender | None:
-    """Who sends spans to ``endpoint``, if there is one."""
+def _with_spans(serving: Serving) -> Serving:
+    """``serving``, whose finished requests are sent to the endpoint that its settings name, if they do."""
+    endpoint, recorder = serving.config.otlp_traces_endpoint, serving.engine.recorder
     if not endpoint:
-        return None
-    recorder = engine.recorder
-    if not isinstance(recorder, Recorder):
+        return serving
+    if not recorder.recording:
         raise ConfigError("--otlp-traces-endpoint sends what is recorded: leave --no-record out")
+    from forno.server.observe import explain_record
     from forno.server.spans import SpanSender  # it imports OpenTelemetry
 
-    def explained(record: RequestRecord) -> Explanation:
-        now = recorder.clock()
-        steps = recorder.during(record.arrival, record.finished or now)
-        return explain(record, steps, recorder.horizon, now)
-
-    return SpanSender(endpoint, model, explained, recorder.clock, metrics.spans)
+    explained = partial(explain_record, serving)
+    return replace(serving, spans=SpanSender(endpoint, serving.model, explained, serving.engine.clock, serving.metrics.spans))
