@@ -48,8 +48,14 @@ class Collector:
 
 def as_dict(span: Any) -> dict[str, Any]:
     return {
-        "name": span.name, "trace": span.trace_id.hex(), "id": span.span_id.hex(), "parent": span.parent_span_id.hex(),
-        "start": span.start_time_unix_nano, "end": span.end_time_unix_nano, "kind": span.kind, "status": span.status.code,
+        "name": span.name,
+        "trace": span.trace_id.hex(),
+        "id": span.span_id.hex(),
+        "parent": span.parent_span_id.hex(),
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "kind": span.kind,
+        "status": span.status.code,
         "attributes": {a.key: value_of(a.value) for a in span.attributes},
     }
 
