@@ -91,7 +91,7 @@ class CostModel:
         return np.stack(columns, axis=1)
 
     def costs(self, features: np.ndarray) -> np.ndarray:
-        """float64 ``[6, kinds, steps]``: the parts of a cost (``INT8`` ... ``ACTIVATIONS``) of all ops of each kind together."""
+        """float64 ``[6, kinds, steps]``: the parts of a cost (``INT8`` ... ``ACTIVATIONS``), all ops of each kind together."""
         return self.costs_of_one(features) * self.counts[:, None]
 
     def costs_of_one(self, features: np.ndarray) -> np.ndarray:
