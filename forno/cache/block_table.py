@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forno.cache.prefix_index import block_hash
+from forno.cache.prefix_index import block_hash, root_hash
+
+UNSALTED = root_hash("")
 
 
 class BlockTable:
     """Blocks of one request. Only ``KvCache`` changes ``blocks``."""
 
-    __slots__ = ("blocks", "hashes", "ids", "indexed", "root")
+    __slots__ = ("blocks", "contents", "hashes", "ids", "indexed", "root")
 
-    def __init__(self, root: bytes) -> None:
+    def __init__(self, root: bytes, salted: bool = False) -> None:
         self.root = root
         self.blocks: list[int] = []
         self.ids: tuple[int, ...] = ()
@@ -21,6 +23,8 @@ class BlockTable:
         """Of the first full blocks of the request's tokens, computed once, whether or not the blocks exist yet."""
         self.indexed = 0
         """Leading blocks whose content is computed and was offered to the prefix index."""
+        self.contents: list[bytes] | None = [] if salted else None
+        """Of a salted request: the hashes that its first blocks would have without the salt, as far as they were needed."""
 
     def parent(self, i: int) -> bytes:
         """The hash that block ``i`` follows."""
@@ -30,3 +34,12 @@ class BlockTable:
         """Make ``hashes`` cover the first ``count`` blocks of ``tokens``."""
         for i in range(len(self.hashes), count):
             self.hashes.append(block_hash(self.parent(i), tokens[i * block_size : (i + 1) * block_size]))
+
+    def content(self, i: int, tokens: Sequence[int], block_size: int) -> bytes:
+        """The hash that block ``i`` has without a salt."""
+        if self.contents is None:
+            return self.hashes[i]
+        for j in range(len(self.contents), i + 1):
+            parent = self.contents[-1] if j else UNSALTED
+            self.contents.append(block_hash(parent, tokens[j * block_size : (j + 1) * block_size]))
+        return self.contents[i]

@@ -15,10 +15,13 @@ from typing import NamedTuple
 
 from forno.cache.block_pool import BlockPool
 from forno.cache.block_table import BlockTable
-from forno.cache.prefix_index import PrefixIndex, root_hash
+from forno.cache.misses import Contents, Evicted, Lookup, Miss, MissCounts
+from forno.cache.prefix_index import Beginning, PrefixIndex, root_hash
 
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
+MOST_EVICTED = 1 << 16
+"""Hashes of evicted blocks remembered, some 16 MB; fewer where four times the cache's blocks are fewer."""
 
 
 class Match(NamedTuple):
@@ -30,6 +33,8 @@ class Match(NamedTuple):
     """All that is known, copied tokens included."""
     source: int | None = None
     """To be copied: the block whose beginning goes on where ``blocks`` end."""
+    beginning: Beginning = Beginning()
+    """Whatever begins most like what follows ``blocks``, too short to be copied or not."""
 
 
 class KvCache:
@@ -37,19 +42,26 @@ class KvCache:
 
     With ``enable_prefix_caching`` off nothing changes but the root hash, which is then private to each group of
     requests (the children of one ``n`` > 1 request): they share their prompt, and nobody else finds it.
+
+    ``explain_salts``: whether ``explain`` tells that a prompt is cached for another salt.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, explain_salts: bool = False
+    ) -> None:
         assert num_blocks > 0, "the cache needs at least one block"
         assert block_size > 0, "a block holds at least one token"
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.index = PrefixIndex(least_common=ceil(block_size * LEAST_COPIED))
-        self.pool = BlockPool(num_blocks, evicted=self.index.forget)
+        self.pool = BlockPool(num_blocks, evicted=self._forget)
         self.queried_tokens = 0
         """Prompt tokens looked up, once per request."""
         self.hit_tokens = 0
         """Of those, tokens found: in shared blocks or in copied ones."""
+        self.misses = MissCounts()
+        self._evicted = Evicted(min(4 * num_blocks, MOST_EVICTED))
+        self._contents = Contents() if explain_salts else None
         self._groups = 0
 
     @property
@@ -76,7 +88,7 @@ class KvCache:
     def open(self, salt: str = "", group: str = "") -> BlockTable:
         """An empty table. ``group`` names requests that share their prompt even when prefix caching is off."""
         if self.enable_prefix_caching:
-            return BlockTable(root_hash(salt))
+            return BlockTable(root_hash(salt), salted=bool(salt) and self._contents is not None)
         self._groups += 1
         return BlockTable(root_hash(salt, f"group {group}" if group else f"alone {self._groups}"))
 
@@ -93,8 +105,42 @@ class KvCache:
             found.append(block)
         known = len(found) * size
         rest = tokens[known : min(known + size, len(tokens) - 1)]
-        source, common = self.index.find_beginning(table.parent(len(found)), rest)
-        return Match(found, known + common, source)
+        beginning = self.index.find_beginning(table.parent(len(found)), rest)
+        if beginning.common < self.index.least_common:
+            return Match(found, known, None, beginning)
+        return Match(found, known + beginning.common, beginning.block, beginning)
+
+    def explain(self, table: BlockTable, tokens: Sequence[int], match: Match | None) -> Lookup:
+        """Why ``match`` found no more of ``tokens``. None: nothing was looked for. Changes nothing."""
+        if match is None or not self.enable_prefix_caching:
+            matched = 0 if match is None else match.num_tokens
+            return Lookup(matched, Miss.DISABLED, matched)
+        last, size, num_blocks = len(tokens) - 1, self.block_size, len(match.blocks)
+        position = num_blocks * size + match.beginning.common
+        if match.num_tokens >= last:
+            reason = Miss.NONE
+        elif position == last:
+            reason = Miss.SHORT
+        elif num_blocks < last // size and table.hashes[num_blocks] in self._evicted:
+            reason = Miss.EVICTED
+        elif num_blocks < last // size and self._is_salted(table.content(num_blocks, tokens, size)):
+            reason = Miss.SALT
+        elif match.beginning.forks and position:
+            reason = Miss.DIVERGED
+        else:
+            reason = Miss.SHORT if len(tokens) < size and not position else Miss.NEVER_SEEN
+        return Lookup(match.num_tokens, reason, position)
+
+    def count(self, lookup: Lookup, num_prompt: int) -> None:
+        """A request was let in with what ``lookup`` found of its prompt. Once per request, however often it is resumed."""
+        self.misses.add(lookup, num_prompt)
+        if lookup.reason is not Miss.DISABLED:
+            self.queried_tokens += num_prompt
+            self.hit_tokens += lookup.matched
+
+    def _is_salted(self, content: bytes) -> bool:
+        """Whether a block that could not be found is cached under another salt."""
+        return self._contents is not None and (content in self._contents or self.index.find(content) is not None)
 
     def fits(self, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
         """Whether a new table with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
@@ -144,7 +190,10 @@ class KvCache:
         filled = table.hashes[table.indexed : full]
         for i, digest in enumerate(filled, table.indexed):
             held = tokens[i * self.block_size : (i + 1) * self.block_size]
-            self.index.insert(digest, table.blocks[i], table.parent(i), held)
+            if self.index.insert(digest, table.blocks[i], table.parent(i), held):
+                self._evicted.discard(digest)
+                if self._contents is not None and table.contents is not None:
+                    self._contents.add(table.blocks[i], table.content(i, tokens, self.block_size))
         table.indexed = full
         return filled
 
@@ -161,6 +210,14 @@ class KvCache:
         table.blocks.clear()
         table.ids = ()
         table.indexed = 0
+
+    def _forget(self, block: int) -> None:
+        """A kept block is about to be overwritten."""
+        digest = self.index.forget(block)
+        if digest is not None:
+            self._evicted.add(digest)
+        if self._contents is not None:
+            self._contents.discard(block)
 
     def check_integrity(self, tables: Iterable[BlockTable]) -> None:
         """``tables`` are all the open tables: they hold exactly the references counted; raises AssertionError."""

@@ -13,7 +13,7 @@ from forno.cache import KvCache
 from forno.config import ENGINE_PARTS, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
-from forno.engine.trace import Trace
+from forno.observe.recorder import Recorder, Silent
 from forno.options import from_args, from_options, refuse_unknown
 from forno.phases import PhaseClock
 from forno.request import Request, Runner
@@ -94,10 +94,10 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
     def detokenizer(request: Request) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
 
-    trace = Trace(clock)
-    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching)
-    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, trace, config.speculative)
-    return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), trace)
+    recorder = Recorder(clock, block_size=runner.block_size) if config.observe.record else Silent()
+    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching, config.cache.explain_salts)
+    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, recorder, config.speculative)
+    return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), recorder)
 
 
 def engine_config(**options: Any) -> EngineConfig:

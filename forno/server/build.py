@@ -9,6 +9,7 @@ from forno.engine.async_engine import AsyncEngine
 from forno.engine.build import Built, build_engine
 from forno.engine.defaults import sampling_defaults
 from forno.server.engine_metrics import EngineMetrics
+from forno.server.goodput import Goodput, parse_slo
 from forno.server.serving import Serving
 from forno.text import ConstraintCompiler, load_chat_template, read_template
 
@@ -20,7 +21,7 @@ def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, B
 
 
 def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serving:
-    """The text side and the metrics around an engine. Raises ``ConfigError`` for a chat template that cannot be read."""
+    """The text side and the metrics around an engine. Raises ``ConfigError`` for a bad chat template or ``--slo``."""
     engine = AsyncEngine(built.engine)
     template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
     return Serving(
@@ -28,7 +29,7 @@ def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serv
         tokenizer=built.tokenizer,
         template=template,
         constraints=ConstraintCompiler(built.tokenizer),
-        metrics=EngineMetrics(engine, built.name, server.metrics_prefix),
+        metrics=EngineMetrics(engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases),
         model=built.name,
         created=int(time.time()),
         config=server,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from functools import lru_cache
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from forno.server.visit import BEGUN
 
 MAX_HEAD_BYTES = 512 << 10
 """Of a request line and its headers; several reads of a socket, so that what follows in the same read cannot exceed it."""
@@ -28,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head = 0
         super().on_message_begin()
+        cast(dict, self.scope)[BEGUN] = time.monotonic()
 
     def on_headers_complete(self) -> None:
         self._head = _COMPLETE

@@ -44,7 +44,8 @@ def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], liste
     gc.enable()
 
     def ready() -> None:
-        print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
+        total = serving.metrics.startup_total = time.perf_counter() - started
+        print(ready_line(serving, built, listener, total), file=sys.stderr, flush=True)
         built.runner.prefault(loading.config.cache.kv_cache_prefault)
 
     server = Server(serving, app, config, ready)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forno.cache import PrefixIndex, block_hash, root_hash
-from forno.cache.prefix_index import MAX_COMPARED
+from forno.cache.prefix_index import Beginning
 
 
 def test_a_hash_covers_tokens_parent_salt_and_group() -> None:
@@ -47,7 +49,7 @@ def test_the_first_block_of_equal_ones_stays() -> None:
     index.check_integrity()
     index.forget(1)
     assert index.find(digest) is None
-    assert index.find_beginning(ROOT, (5, 6)) == (None, 0)
+    assert index.find_beginning(ROOT, (5, 6)) == Beginning()
     assert len(index) == 0
     index.check_integrity()
 
@@ -59,31 +61,48 @@ def test_the_block_that_begins_most_alike_is_found() -> None:
     full(index, 3, 5, 6, 0, 0)
     full(index, 4, 5, 6, 7, 8, parent=b"other")
     index.check_integrity()
-    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 4)
-    assert index.find_beginning(ROOT, (5, 6, 7, 1)) == (2, 3), "the latest of equals"
-    assert index.find_beginning(ROOT, (5, 6)) == (3, 2)
-    assert index.find_beginning(ROOT, (5, 1, 7, 8)) == (None, 0), "one token is too few"
-    assert index.find_beginning(ROOT, (5,)) == (None, 0)
-    assert index.find_beginning(b"nobody", (5, 6, 7, 8)) == (None, 0)
+    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 4, False)
+    assert index.find_beginning(ROOT, (5, 6, 7, 9, 1)) == (2, 4, False)
+    assert index.find_beginning(ROOT, (5, 6, 1, 1))[1:] == (2, True)
+    assert index.find_beginning(ROOT, (5, 6, 7, 10)) == (2, 3, True)
+    assert index.find_beginning(ROOT, (5, 1, 7, 8))[1:] == (1, True), "one token is known too"
+    assert index.find_beginning(ROOT, (4,)) == (None, 0, True)
+    assert index.find_beginning(b"nobody", (5, 6, 7, 8)) == (None, 0, False)
     index.forget(2)
-    assert index.find_beginning(ROOT, (5, 6, 7, 1)) == (1, 3)
+    assert index.find_beginning(ROOT, (5, 6, 7, 10)) == (1, 3, True)
 
 
-def test_only_the_latest_siblings_are_compared() -> None:
-    index = PrefixIndex(1)
-    for block in range(MAX_COMPARED + 1):
-        full(index, block, 5, block)
-    assert index.find_beginning(ROOT, (5, 1)) == (1, 2)
-    assert index.find_beginning(ROOT, (5, 0)) == (MAX_COMPARED, 1)
+@settings(max_examples=200)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=30), st.lists(st.integers(0, 2), max_size=6))
+def test_no_beginning_is_missed(held: list[list[int]], wanted: list[int]) -> None:
+    """Against a comparison with every sibling."""
+    index, listed = PrefixIndex(1), dict[int, list[int]]()
+    for block, tokens in enumerate(held):
+        if index.insert_unfinished(block, ROOT, tokens):
+            listed[block] = tokens
+        index.check_integrity()
+    for block in list(listed)[::3]:
+        index.forget(block)
+        del listed[block]
+    index.check_integrity()
+    found = index.find_beginning(ROOT, wanted)
+    pairs = {block: list(enumerate(zip(tokens, wanted, strict=False))) for block, tokens in listed.items()}
+    agreed = {block: next((i for i, (a, b) in both if a != b), None) for block, both in pairs.items()}
+    common = {block: len(pairs[block]) if n is None else n for block, n in agreed.items()}
+    most = max(common.values(), default=0)
+    assert found.common == most
+    assert (found.block is None) == (most == 0)
+    assert found.block is None or common[found.block] == most
+    assert found.forks == any(agreed[block] == most for block in listed)
 
 
 def test_an_unfinished_block_is_found_by_its_beginning_only() -> None:
     index = PrefixIndex(2)
     index.insert_unfinished(1, ROOT, (5, 6, 7))
-    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 3)
+    assert index.find_beginning(ROOT, (5, 6, 7, 8)) == (1, 3, False), "known no further, and nobody went on differently"
     assert index.find(block_hash(ROOT, (5, 6, 7))) is None
-    index.insert_unfinished(2, ROOT, (5, 6))
-    index.insert_unfinished(3, ROOT, (9,))
+    assert not index.insert_unfinished(2, ROOT, (5, 6))
+    assert not index.insert_unfinished(3, ROOT, (9,))
     assert not index.holds(2), "block 1 holds all of it"
     assert not index.holds(3), "too short to be found"
     index.check_integrity()
