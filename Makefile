@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf test-prometheus format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf test-prometheus format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-steps bench-counts bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -99,6 +99,9 @@ bench-codecs: build ## Compare every weight format and cache type with fp32
 
 bench-kernels: build ## Measure every kernel against its ceiling (2 minutes with AVX-512; ARGS="--quick" or "--isa avx2")
 	@$(BIN)/python -m benchmarks.kernels $(ARGS)
+
+bench-steps: build ## Measure how far predicted step times are off (ARGS="--isa avx2"; benchmarks/step_model.py fits them)
+	@$(BIN)/python -m benchmarks.step_model measure --model $(MODEL) $(ARGS)
 
 bench-counts: build ## Check every kernel's instruction count against the table (ARGS="--update" makes it anew)
 	@$(BIN)/python -m benchmarks.counts $(ARGS)
