@@ -175,6 +175,12 @@ class ServerConfig:
     metrics_prefix: str = option("forno", "Prefix of the Prometheus names.", choices=("forno", "vllm"))
     shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
+    otlp_traces_endpoint: str = option(
+        "",
+        "Send OpenTelemetry spans of requests, with times and lengths and no text, to this OTLP/HTTP address, such as "
+        "http://127.0.0.1:4318/v1/traces.",
+        metavar="URL",
+    )
     slo: str = option(
         "",
         "Latency limits that requests are counted against (goodput), by class, in seconds: "

@@ -146,6 +146,8 @@ class Handler:
             await self._fail(error, scope, visit)(scope, receive, watched)
         finally:
             visit.close()
+            if self.serving.spans is not None:
+                self.serving.spans.finish(self.endpoint.path, visit.id, visit.records, scope["headers"])
 
     def _fail(self, error: Exception, scope: Scope, visit: Visit) -> Body:
         status, body, headers = describe(error)

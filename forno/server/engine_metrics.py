@@ -52,6 +52,8 @@ class EngineMetrics:
         self.goodput = Goodput() if goodput is None else goodput
         self.startup = dict(phases)
         self.startup_total: float | None = None
+        self.spans = {"exported": 0, "dropped": 0, "failed": 0}
+        """Requests whose spans were sent or not; ``SpanSender`` counts."""
         sizes = token_buckets(engine.max_model_len)
         self.latencies = {name: Histogram(bounds) for name, (_, bounds) in LATENCIES.items()}
         self.sizes = {name: Histogram(sizes) for name in SIZES}
@@ -126,6 +128,7 @@ class EngineMetrics:
         yield make.histogram("iteration_tokens_total", "Tokens computed per step.", self.step_tokens)
         yield make.histogram("step_seconds", "Wall time of a step.", self.step_seconds)
         yield from self.goodput.families(make)
+        yield make.counters("outcome", "otlp_requests", "Requests whose OpenTelemetry spans were sent or not.", self.spans)
         text = "Time of the start's phases; some run at the same time."
         yield make.gauges("phase", "startup_seconds", text, self.startup)
         if self.startup_total is not None:
