@@ -83,6 +83,13 @@ class CacheConfig:
     )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
+    kv_reservation: str = option(
+        "paged",
+        "paged: blocks as they are needed. For comparison, as servers before paging: each request gets one run of "
+        "neighbouring blocks at admission, for --max-model-len (contiguous) or for its prompt and max_tokens "
+        "(contiguous-as-asked); no prefix is shared then.",
+        choices=("paged", "contiguous", "contiguous-as-asked"),
+    )
     explain_salts: bool = option(
         False,
         "Tell in metrics and explanations that a prompt missed because it is cached for another cache_salt only. Whoever can "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.stats import EngineStats, FinishedRequest
+from forno.server.cache_metrics import cache_families
 from forno.server.goodput import Goodput
 from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
 
@@ -119,6 +120,7 @@ class EngineMetrics:
         stats = self.engine.stats()
         yield from self._gauges(make, stats)
         yield from self._counters(make, stats)
+        yield from cache_families(make, self.engine.cache_report())
         for name, (text, _) in LATENCIES.items():
             yield make.histogram(name, text, self.latencies[name])
         yield make.histogram("inter_token_latency_seconds", "Time between tokens of one stream.", self.inter_token)
