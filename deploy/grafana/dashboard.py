@@ -319,7 +319,7 @@ CONTENT: dict[str, list[Panel]] = {
             "Blocks that running requests hold; of their token slots, those that hold no token.",
             {
                 "used: {{instance}}": gauge("forno:kv_cache_usage_perc"),
-                "wasted: {{instance}}": gauge("forno:kv_waste_share"),
+                "wasted": "1 - " + ratio(rate("forno:kv_used_slot_steps_total"), rate("forno:kv_reserved_slot_steps_total")),
             },
             "percentunit",
             max=1,
@@ -344,7 +344,7 @@ CONTENT: dict[str, list[Panel]] = {
         ),
         bars(
             "What another cache size would hit",
-            "Share of prompt tokens found with so many GiB of KV, from hashes alone.",
+            "Share of prompt tokens that a cache of so many times this size would have found, from hashes alone.",
             {
                 "{{capacity}}": f"avg by (capacity) ({gauge('forno:ghost_cache_hit_share')})",
             },
