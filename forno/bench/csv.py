@@ -74,7 +74,7 @@ def _request_row(name: str, run: Run, request: RequestRecord) -> dict[str, Any]:
     row |= {n: getattr(request, n) for n in _REQUEST}
     for metric in _MEASURED:
         row |= {f"{metric}_ms": value for value in measures.OF_REQUEST[metric](request)}
-    gaps = measures.itl(request)
+    gaps = measures.OF_REQUEST["itl"](request)
     return row | {"itl_max_ms": max(gaps) if gaps else None, "chunks": len(request.gaps) + (request.first is not None)}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from forno.bench.measures import SLO_METRICS
-from forno.bench.records import SCHEMA_VERSION, Distribution, LoadSample, RequestRecord, Result, Run
+from forno.bench.records import SCHEMA_VERSION, Distribution, LoadSample, RequestRecord, Result, Run, Summary
 from forno.errors import ResultError
 
 MAX_BYTES = 512 << 20
@@ -79,21 +79,29 @@ def check(result: Result) -> None:
 
 def _check_run(run: Run, where: str) -> None:
     _within(f"{where}.value", run.value, 0, MAX_COUNT)
-    summary = run.summary
-    _within(f"{where}.summary.window_seconds", summary.window_seconds, 0, MAX_SECONDS)
-    for name in summary.__struct_fields__:
-        value = getattr(summary, name)
-        if isinstance(value, Distribution):
-            for field in value.__struct_fields__:
-                _within(f"{where}.summary.{name}.{field}", getattr(value, field), -1e3 * MAX_SECONDS, 1e3 * MAX_SECONDS)
-        elif isinstance(value, int | float):
-            _within(f"{where}.summary.{name}", value, 0, MAX_COUNT)
-    for kind, count in summary.errors.items():
-        _within(f"{where}.summary.errors.{kind[:40]}", count, 0, MAX_COUNT)
+    for end in run.window:
+        _within(f"{where}.window", end, -MAX_SECONDS, MAX_SECONDS)
+    _check_summary(run.summary, f"{where}.summary")
+    for i, stage in enumerate(run.stages):
+        for name in ("stage", "value", "start", "end"):
+            _within(f"{where}.stages[{i}].{name}", getattr(stage, name), -MAX_SECONDS, MAX_COUNT)
+        _check_summary(stage.summary, f"{where}.stages[{i}].summary")
     for i, request in enumerate(run.requests):
         _check_request(request, f"{where}.requests[{i}]")
     for i, sample in enumerate(run.samples):
         _check_sample(sample, f"{where}.samples[{i}]")
+
+
+def _check_summary(summary: Summary, where: str) -> None:
+    for name in summary.__struct_fields__:
+        value = getattr(summary, name)
+        if isinstance(value, Distribution):
+            for field in value.__struct_fields__:
+                _within(f"{where}.{name}.{field}", getattr(value, field), -1e3 * MAX_SECONDS, 1e3 * MAX_SECONDS)
+        elif isinstance(value, int | float):
+            _within(f"{where}.{name}", value, 0, MAX_COUNT)
+    for kind, count in summary.errors.items():
+        _within(f"{where}.errors.{kind[:40]}", count, 0, MAX_COUNT)
 
 
 def _check_request(r: RequestRecord, where: str) -> None:

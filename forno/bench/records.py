@@ -143,13 +143,17 @@ class Stage(msgspec.Struct, kw_only=True):
     """One step of a load that has several."""
 
     stage: int
+    """Its number, as in the records of its requests."""
     load: str
+    """In words, like a run's."""
     value: float
     """Requests per second, or clients."""
     start: float
     """Seconds since the run's start, like the next."""
     end: float
+    """Of its arrivals; their answers may come later."""
     summary: Summary
+    """Of the requests that were scheduled in it."""
 
 
 class Run(msgspec.Struct, kw_only=True):

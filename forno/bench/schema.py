@@ -15,9 +15,9 @@ from typing import Any, get_type_hints
 import msgspec
 
 from forno.bench import records
-from forno.bench.records import Distribution, LoadSample, RequestRecord, Result, Run, Summary
+from forno.bench.records import Distribution, LoadSample, RequestRecord, Result, Run, Stage, Summary
 
-STRUCTS = (Result, Run, Summary, Distribution, RequestRecord, LoadSample)
+STRUCTS = (Result, Run, Stage, Summary, Distribution, RequestRecord, LoadSample)
 """In the order of the table: from the whole to its parts."""
 SCHEMA_FILE, TABLE_FILE = "bench-schema.json", "bench-result.md"
 
@@ -46,7 +46,8 @@ def schema() -> dict[str, Any]:
             if text := told.get(struct, {}).get(name):
                 field["description"] = text
     title = f"Result of forno bench, schema version {records.SCHEMA_VERSION}"
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root, "$defs": components}
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root, "$defs": components}
+    return dict(json.loads(json.dumps(made)))  # defaults that are tuples become lists, as in the file
 
 
 def table() -> str:

@@ -97,7 +97,7 @@ class Difference(msgspec.Struct, kw_only=True, frozen=True):
     """Ends of the 95 % interval of ``b - a``; infinite where the noise is unknown."""
     high: float
     basis: str
-    """What the interval rests on: ``repeats``, ``requests`` or ``slices`` of one run, or ``nothing``."""
+    """What the interval rests on: ``pairs`` of repeats, ``repeats``, ``requests`` or ``slices`` of one run, or ``nothing``."""
 
     @property
     def change(self) -> float:
@@ -117,7 +117,6 @@ class Difference(msgspec.Struct, kw_only=True, frozen=True):
 def welch(a: Sequence[float], b: Sequence[float]) -> Difference:
     """Compare two sets of repeats, whose spreads may differ (Welch's t, degrees of freedom rounded down).
 
-    Repeats are not paired by seed: were they alike in that, the true interval would be narrower, never wider.
     Fewer than two on a side say nothing of the noise: the interval is infinite.
     """
     middle_a, middle_b = mean(a), mean(b)
@@ -130,6 +129,18 @@ def welch(a: Sequence[float], b: Sequence[float]) -> Difference:
         half = student_t(floor(degrees + 1e-9)) * sqrt(var_a + var_b)
     change = middle_b - middle_a
     return Difference(a=middle_a, b=middle_b, low=change - half, high=change + half, basis="repeats")
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Compare two sets of repeats one by one: what both of a pair share, such as their prompts, is no noise.
+
+    As many on both sides; fewer than two pairs say nothing of the noise.
+    """
+    assert len(a) == len(b)
+    change, half = confidence([y - x for x, y in zip(a, b, strict=True)])
+    if isnan(half):
+        return Difference(a=mean(a), b=mean(b), low=-inf, high=inf, basis="nothing")
+    return Difference(a=mean(a), b=mean(b), low=change - half, high=change + half, basis="pairs")
 
 
 def finite(value: float | None) -> bool:

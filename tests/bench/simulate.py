@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from forno.bench import measures
-from forno.bench.records import Distribution, LoadSample, RequestRecord, Result, Run, Summary
-from forno.bench.statistics import deviation, mean, percentiles
+from forno.bench.measures import DEFINITIONS
+from forno.bench.metrics import summarize
+from forno.bench.records import LoadSample, RequestRecord, Result, Run, Stage
 
 
 @dataclass(slots=True)
@@ -69,39 +69,9 @@ def _token(r: RequestRecord, wanted: int, now: float) -> bool:
     return r.output_tokens >= wanted
 
 
-def distribution(found: list[float]) -> Distribution | None:
-    if not found:
-        return None
-    p50, p90, p95, p99 = percentiles(found, [0.5, 0.9, 0.95, 0.99])
-    spread = deviation(found) if len(found) > 1 else 0.0
-    ends = {"min": min(found), "max": max(found)}
-    return Distribution(count=len(found), mean=mean(found), std=spread, p50=p50, p90=p90, p95=p95, p99=p99, **ends)
-
-
-def summarize(
-    requests: list[RequestRecord], slo: dict[str, float], problems: Iterable[str] = (), valid: bool = True
-) -> Summary:
-    good, bad = measures.succeeded(requests), measures.failed(requests)
-    window = max(r.ended for r in good) - min(r.sent for r in good)
-    prompt, output = sum(r.prompt_tokens for r in good), sum(r.output_tokens for r in good)
-    met = sum(measures.meets(r, slo) for r in good)
-    return Summary(
-        window_seconds=window,
-        completed=len(good),
-        failed=len(bad),
-        errors={kind: sum(r.error_kind == kind for r in bad) for kind in sorted({r.error_kind or "" for r in bad})},
-        **{f"{m}_ms": distribution(measures.values(good, m)) for m in measures.OF_REQUEST},
-        output_tokens_per_s=output / window,
-        total_tokens_per_s=(prompt + output) / window,
-        requests_per_s=len(good) / window,
-        goodput_per_s=met / window if slo else None,
-        goodput_share=met / (len(good) + len(bad)) if slo else None,
-        cached_share=sum(r.cached_tokens for r in good) / prompt,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        valid=valid,
-        problems=list(problems),
-    )
+def window_of(requests: list[RequestRecord]) -> tuple[float, float]:
+    counted = [r for r in requests if r.counted]
+    return min(r.sent for r in counted), max(r.ended for r in counted)
 
 
 def prompts(count: int, seed: int, sessions: int = 0) -> list[RequestRecord]:
@@ -112,7 +82,15 @@ def prompts(count: int, seed: int, sessions: int = 0) -> list[RequestRecord]:
         session, turn = (i % sessions, i // sessions) if sessions else (-1, 0)
         cached = min(tokens, 32 * turn)
         found.append(
-            RequestRecord(index=i, session=session, turn=turn, scheduled=0.0, prompt_tokens=tokens, cached_tokens=cached)
+            RequestRecord(
+                index=i,
+                session=session,
+                turn=turn,
+                scheduled=0.0,
+                prompt_tokens=tokens,
+                cached_tokens=cached,
+                tells_cached=True,
+            )
         )
     return found
 
@@ -128,9 +106,17 @@ def closed(
     samples = machine.serve(requests, wanted=48, clients=clients)
     for r in requests[:clients] if len(requests) > 3 * clients else ():
         r.counted = False
-    summary = summarize(requests, slo or {})
-    load = {"load": f"closed, {clients} clients", "value": float(clients)}
-    return Run(**load, repeat=repeat, seed=seed, summary=summary, requests=requests, samples=samples)  # type: ignore[arg-type]
+    window = window_of(requests)
+    return Run(
+        load=f"closed, {clients} client{'s' if clients > 1 else ''}",
+        value=float(clients),
+        repeat=repeat,
+        seed=seed,
+        summary=summarize(requests, window, slo or {}),
+        requests=requests,
+        samples=samples,
+        window=window,
+    )
 
 
 def opened(
@@ -152,12 +138,24 @@ def opened(
     machine = machine or Machine()
     machine.seed = seed
     samples = machine.serve(requests, wanted=48)
-    summary = summarize(requests, slo or {})
-    shown = (
-        f"poisson, {stages[0][0]:g} requests/s" if len(stages) == 1 else "steps, " + " to ".join(f"{r:g}" for r, _ in stages)
+    window = window_of(requests)
+    found, start = [], 0.0
+    for stage, (rate, end) in enumerate(ends if len(ends) > 1 else []):
+        inside = [r for r in requests if r.stage == stage]
+        summary = summarize(inside, (start, end), slo or {})
+        found.append(Stage(stage=stage, load=f"{rate:g} requests/s", value=rate, start=start, end=end, summary=summary))
+        start = end
+    return Run(
+        load=f"poisson, {' then '.join(f'{rate:g}' for rate, _ in stages)} requests/s",
+        value=max(rate for rate, _ in stages),
+        repeat=repeat,
+        seed=seed,
+        summary=summarize(requests, window, slo or {}),
+        requests=requests,
+        samples=samples,
+        stages=found,
+        window=window,
     )
-    value = max(rate for rate, _ in stages)
-    return Run(load=shown, value=value, repeat=repeat, seed=seed, summary=summary, requests=requests, samples=samples)
 
 
 def result(runs: list[Run], slo: dict[str, float] | None = None, model: str = "smollm2-135m") -> Result:
@@ -170,6 +168,6 @@ def result(runs: list[Run], slo: dict[str, float] | None = None, model: str = "s
         client={"machine": "AMD EPYC, 2 cores", "python": "3.11.2", "command": "forno bench --workload chat -c 1,4,16"},
         workload={"name": "chat", "seed": 1, "max_tokens": 48},
         slo=slo or {},
-        definitions=dict(measures.DEFINITIONS),
+        definitions=dict(DEFINITIONS),
         runs=runs,
     )

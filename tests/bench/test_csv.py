@@ -22,7 +22,7 @@ def test_a_row_per_run(tmp_path: Path) -> None:
     write_csv([one, two], tmp_path / "runs.csv", ["one.json", "two.json"])
     found = rows(tmp_path / "runs.csv")
     assert [r["file"] for r in found] == ["one.json", "one.json", "two.json"]
-    assert [r["load"] for r in found] == ["closed, 1 clients", "closed, 4 clients", "closed, 4 clients"]
+    assert [r["load"] for r in found] == ["closed, 1 client", "closed, 4 clients", "closed, 4 clients"]
     assert found[2]["model"] == "other"
     summary = one.runs[1].summary
     assert summary.ttft_ms is not None

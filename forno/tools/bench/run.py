@@ -53,7 +53,7 @@ def _write_others(result: Result, args: argparse.Namespace) -> None:
 
         write_csv([result], args.csv)
     if args.html:
-        from forno.bench.html import write_html
+        from forno.bench.report import write_html
 
         write_html([result], args.html)
 

@@ -1,0 +1,34 @@
+"""Numbers for people: few digits, thousands apart. It knows no metric."""
+
+from __future__ import annotations
+
+from math import floor, isfinite, log10
+
+
+def shown(value: float | None, digits: int = 3) -> str:
+    """That many significant digits, never an exponent; a dash for what was not measured."""
+    if value is None or not isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - floor(log10(abs(value))))
+    text = f"{value:,.{min(places, 6)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """The same with its sign, infinity spelled out."""
+    if not isfinite(value):
+        return "unknown"
+    return ("+" if value > 0 else "−" if value < 0 else "±") + shown(abs(value), digits)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def short(text: str, length: int = 60) -> str:
+    """The beginning of a text of unknown origin, in one line and printable."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(text[: 4 * length].split()))
+    return line if len(line) <= length else line[: length - 1] + "…"

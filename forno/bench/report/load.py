@@ -1,0 +1,213 @@
+"""What more load brings: throughput against latency, and goodput against load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from forno.bench.numbers import shown
+from forno.bench.records import Summary
+from forno.bench.report import plotting
+from forno.bench.report.series import Load, unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NEAR = 14
+"""Pixels between two labels."""
+FLAT = 0.95
+"""Of the highest throughput: from there on it has levelled off."""
+
+
+def by_result(loads: Sequence[Load]) -> list[list[Load]]:
+    """The loads of each result, least first."""
+    groups: dict[int, list[Load]] = {}
+    for load in loads:
+        groups.setdefault(load.result, []).append(load)
+    return [sorted(group, key=lambda load: load.value) for group in groups.values()]
+
+
+def tokens(load: Load) -> float:
+    """Output tokens per second, the mean over repeats."""
+    found = load.over_repeats(lambda summary: summary.output_tokens_per_s)
+    return found[0] if found else 0.0
+
+
+def tradeoff_figure(metric: str, loads: Sequence[Load], limit: float | None, name: str) -> str:
+    """Throughput against the median and the 99th percentile of a latency; empty with fewer than two points."""
+    groups = [[load for load in group if load.latency(metric, "p99")] for group in by_result(loads)]
+    if sum(map(len, groups)) < 2:
+        return ""
+
+    def paint(figure: Figure) -> None:
+        axis = figure.add_subplot()
+        for group in groups:
+            for statistic, marker, line in (("p50", "o", "-"), ("p99", "^", plotting.dash("5 3"))):
+                _line(axis, group, metric, statistic, marker, line)
+        if limit is not None:
+            axis.axhline(limit, color=plotting.BAD, linewidth=1.2, linestyle=plotting.dash("4 3"))
+            axis.annotate(
+                "SLO", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=plotting.BAD, fontsize=10
+            )
+        axis.set_xlim(left=0)
+        axis.margins(x=0.08, y=0.15)
+        axis.set_xlabel("output tokens/s")
+        axis.set_ylabel("ms")
+        plotting.plain(axis, "x")
+        plotting.logarithmic(axis, "y")
+        for group in groups:
+            _name_points(axis, group, [(tokens(load), *found) for load in group if (found := load.latency(metric, "p99"))])
+
+    return plotting.draw(paint, name=name)
+
+
+def _line(axis: Axes, group: Sequence[Load], metric: str, statistic: str, marker: str, line: Any) -> None:
+    points = [(tokens(load), *found) for load in group if (found := load.latency(metric, statistic))]
+    color = group[0].color if group and group[0].source else plotting.PALETTE[0 if statistic == "p50" else 1]
+    x, y = [p[0] for p in points], [p[1] for p in points]
+    axis.plot(x, y, color=color, linestyle=line, marker=marker, markersize=5)
+    bars = [(a, b, half) for a, b, half in points if not isnan(half) and half < b]
+    if bars:
+        _bars(axis, bars, color)
+
+
+def _bars(axis: Axes, bars: Sequence[tuple[float, float, float]], color: str) -> None:
+    """(x, y, half of the interval of y)."""
+    x, y, half = zip(*bars, strict=True)
+    axis.errorbar(x, y, half, fmt="none", ecolor=color, capsize=3)
+
+
+def _name_points(axis: Axes, group: Sequence[Load], points: Sequence[tuple[float, float, float]]) -> None:
+    """Loads above their points, where they do not stand in each other's way."""
+    taken: list[tuple[float, float]] = []
+    for load, (x, y, half) in zip(group, points, strict=True):
+        top = y + half if half < y else y
+        across, up = axis.transData.transform((x, top))
+        if all(abs(across - a) > NEAR or abs(up - b) > NEAR for a, b in taken):
+            taken.append((across, up))
+            place: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
+            axis.annotate(f"{load.value:g}", (x, top), fontsize=10, color=plotting.MUTED, **place)
+
+
+def tradeoff_headline(loads: Sequence[Load]) -> str:
+    """Where throughput levels off, in a sentence."""
+    told = []
+    for group in by_result(loads):
+        highest = max(group, key=tokens)
+        first = next(load for load in group if tokens(load) >= FLAT * tokens(highest))
+        where = f"{shown(tokens(highest))} output tokens/s"
+        who = f"{highest.source}: " if highest.source else ""
+        if len(group) < 2:
+            told.append(f"{who}{where} at {highest.label}")
+        elif first is group[-1]:
+            told.append(f"{who}throughput still grows at the highest load: {where} at {highest.label}")
+        else:
+            told.append(f"{who}throughput levels off from {first.label} on, at {where}")
+    return _upper("; ".join(told))
+
+
+def latency_headline(metric: str, loads: Sequence[Load], limit: float | None) -> str:
+    """How a latency's 99th percentile goes with throughput, in words that follow its name."""
+    told = []
+    for group in by_result(loads):
+        rated = [(load, found[0]) for load in group if (found := load.latency(metric, "p99"))]
+        if not rated:
+            continue
+        (first, low), (last, high) = rated[0], rated[-1]
+        who = f"{first.source}: " if first.source else ""
+        within = [load for load, value in rated if limit is not None and value <= limit]
+        if limit is not None and not within:
+            told.append(f"{who}p99 is over the SLO at every load")
+        elif limit is not None:
+            told.append(
+                f"{who}p99 keeps the SLO {'at every load' if len(within) == len(rated) else f'up to {within[-1].label}'}"
+            )
+        elif len(rated) == 1:
+            told.append(f"{who}p99 {shown(low)} ms at {first.label}")
+        else:
+            told.append(f"{who}p99 from {shown(low)} ms at {first.label} to {shown(high)} ms at {last.label}")
+    return "; ".join(told)
+
+
+def goodput_figure(loads: Sequence[Load], capacity: float | None, name: str) -> str:
+    """Requests per second, all and those that met the SLO, against the load; empty without an SLO or with one load."""
+    groups = [[load for load in group if load.over_repeats(_goodput)] for group in by_result(loads)]
+    if sum(map(len, groups)) < 2:
+        return ""
+
+    def paint(figure: Figure) -> None:
+        axis = figure.add_subplot()
+        for group in groups:
+            _rates(axis, group)
+        if capacity is not None:
+            axis.axvline(capacity, color=plotting.MUTED, linewidth=1.2, linestyle=plotting.dash("4 3"))
+            axis.annotate(
+                "capacity",
+                (capacity, 0.02),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                fontsize=10,
+            )
+        axis.set_ylim(bottom=0)
+        axis.set_xlim(left=0)
+        axis.margins(x=0.05)
+        axis.set_xlabel(f"load, {unit(loads)}")
+        axis.set_ylabel("requests/s")
+        plotting.plain(axis, "x", "y")
+        axis.set_xticks(_apart([load.value for load in loads]))
+
+    return plotting.draw(paint, name=name)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """The loads as ticks, those left out that would stand too near to a larger one."""
+    found: list[float] = []
+    for value in sorted(set(values), reverse=True):
+        if not found or found[-1] - value > 0.06 * found[0]:
+            found.append(value)
+    return found[::-1]
+
+
+def _rates(axis: Axes, group: Sequence[Load]) -> None:
+    x = [load.value for load in group]
+    color = group[0].color if group and group[0].source else plotting.PALETTE[2]
+    everything = [load.over_repeats(lambda summary: summary.requests_per_s) or (0.0, 0.0) for load in group]
+    good = [load.over_repeats(_goodput) or (0.0, 0.0) for load in group]
+    other = color if group and group[0].source else plotting.MUTED
+    axis.plot(x, [v for v, _ in everything], color=other, linestyle=plotting.dash("5 3"), marker="^", markersize=5)
+    axis.plot(x, [v for v, _ in good], color=color, marker="o", markersize=5)
+    bars = [(a, v, half) for a, (v, half) in zip(x, good, strict=True) if not isnan(half)]
+    if bars:
+        _bars(axis, bars, color)
+
+
+def goodput_headline(loads: Sequence[Load]) -> str:
+    """Where goodput is highest and what is left of it at the highest load."""
+    told = []
+    for group in by_result(loads):
+        rated = [(load, found[0]) for load in group if (found := load.over_repeats(_goodput))]
+        if not rated:
+            continue
+        best, rate = max(rated, key=lambda pair: pair[1])
+        who = f"{best.source}: " if best.source else ""
+        last, left = rated[-1]
+        if rate == 0:
+            told.append(f"{who}no request met the SLO at any load")
+        elif last is best:
+            told.append(f"{who}goodput still grows at the highest load: {shown(rate)} requests/s at {best.label}")
+        else:
+            told.append(
+                f"{who}goodput is highest at {best.label}, {shown(rate)} requests/s; at {last.label} it is {shown(left)}"
+            )
+    return _upper("; ".join(told))
+
+
+def _goodput(summary: Summary) -> float | None:
+    return summary.goodput_per_s
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
