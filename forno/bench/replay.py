@@ -129,8 +129,8 @@ class TraceWorkload(Workload):
 
     def __post_init__(self) -> None:
         _check_file(self.path, self.limit, self.max_tokens)
-        if not (math.isfinite(self.speed) and self.speed > 0):
-            raise ConfigError(f"--speed must be a number above 0, got {self.speed}")
+        if not 1e-6 <= self.speed <= 1e6:
+            raise ConfigError(f"--speed must lie between 0.000001 and 1000000, got {self.speed}")
         if self.block_tokens < 1 or min(self.max_input_tokens, self.max_output_tokens) < 0:
             raise ConfigError("--block-tokens must be at least 1, --max-input-tokens and --max-output-tokens at least 0")
 
