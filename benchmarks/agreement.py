@@ -46,7 +46,7 @@ TTFT, TPOT = 120.0, 12.0
 LIMIT = 300.0
 """Seconds that a client may take."""
 SERVERS = ("steady", "forno")
-TIMES = ("time_to_first_token_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds")
+TIMES = ("time_to_first_token_seconds", "request_time_per_output_token_seconds")
 """Histograms of forno's ``/metrics``: one value per request."""
 
 
@@ -93,14 +93,10 @@ def serving(kind: str, model: Path) -> Iterator[str]:
 def known(kind: str, load: Load, before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """What the server knows of a load, by the clients' definitions: mean TTFT and TPOT, and the rate at which as many clients
     as the load has get tokens if they are never idle. A few requests besides, such as a client's first try, do little harm."""
-    if kind == "steady":
-        ttft, tpot = TTFT / 1000, TPOT / 1000
-        whole = sum(ttft + (question.max_tokens - 1) * tpot for question in load.questions)
-    else:
-        ttft, tpot, whole = (_mean(before, after, name) for name in TIMES)
-        whole *= after[f"{TIMES[0]}_count"] - before[f"{TIMES[0]}_count"]
+    ttft, tpot = (TTFT, TPOT) if kind == "steady" else (1000 * _mean(before, after, name) for name in TIMES)
     tokens = sum(question.max_tokens for question in load.questions)
-    return {"ttft_ms": 1000 * ttft, "tpot_ms": 1000 * tpot, "tok_s": tokens * load.clients / whole}
+    seconds = sum(ttft + (question.max_tokens - 1) * tpot for question in load.questions) / 1000
+    return {"ttft_ms": ttft, "tpot_ms": tpot, "tok_s": tokens * load.clients / seconds}
 
 
 def _mean(before: dict[str, float], after: dict[str, float], name: str) -> float:
