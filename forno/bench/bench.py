@@ -32,6 +32,8 @@ Load = Closed | Open | Trace
 SEED_STEP = 1_000_003
 """Between the seeds of runs: far enough that users' own seeds do not meet."""
 PROBE_TOKENS = 4
+SHORTEST = 1.0
+"""Seconds of a run that say something of the client's use of its core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,9 @@ class Bench:
         return replace(self.target, fields={**self.target.fields, "cache_salt": f"{self._salt}-{self._number}"})
 
     def _summarized(self, load: Load, got: Gathered, repeat: int, seed: int) -> records.Run:
-        slo, wall = self.settings.slo, max(got.ended, 1e-9)
-        health = ClientHealth(got.loop_lags, got.cpu_seconds / wall, self.settings.max_lag_ms)
+        slo = self.settings.slo
+        share = got.cpu_seconds / got.ended if got.ended > SHORTEST else None
+        health = ClientHealth(got.loop_lags, share, self.settings.max_lag_ms)
         return records.Run(
             load=load.words,
             value=load.value,

@@ -25,9 +25,9 @@ _CLEAR = "\r\x1b[2K"
 class Progress:
     """Shows one run after the other."""
 
-    def __init__(self, out: TextIO = sys.stderr, width: int = 0) -> None:
-        self._out = out
-        self._live = out.isatty()
+    def __init__(self, out: TextIO | None = None, width: int = 0) -> None:
+        self._out = out or sys.stderr
+        self._live = self._out.isatty()
         self._width = width
         self._task: asyncio.Task[None] | None = None
 

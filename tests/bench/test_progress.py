@@ -24,8 +24,10 @@ def test_the_line_of_a_run() -> None:
     records = [ended(i) for i in range(5)]
     sample = LoadSample(time=1.0, in_flight=8, running=6, waiting=2)
     got = Gathered(records=records, ended_requests=records, samples=[sample], opened=0.0)
-    text = "closed · 7 s · 5/48 counted · 8 in flight (6 running, 2 waiting) · TTFT p50 100 p99 100 ms · ITL p50 100 p99 100 ms · 3 tok/s"
-    assert line("closed", got, Extent(requests=48), 7.2) == text
+    start, end = "closed · 7 s · 5/48 counted · 8 in flight (6 running, 2 waiting)", "3 tok/s"
+    assert (
+        line("closed", got, Extent(requests=48), 7.2) == f"{start} · TTFT p50 100 p99 100 ms · ITL p50 100 p99 100 ms · {end}"
+    )
 
 
 def test_the_line_before_anything_has_happened() -> None:
@@ -50,7 +52,7 @@ async def test_what_is_written(out: StringIO, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "PLAIN_SECONDS", 0.001)
     shown = Progress(out, width=30)
     shown.begin("closed, 8 clients", Extent(), Gathered())
-    while "warm-up" not in out.getvalue():
+    while " · warm" not in out.getvalue():
         await asyncio.sleep(0)
     shown.report(run_of("closed, 8 clients", 8, 0.1, slo={"ttft": 200.0}))
     shown.end()
