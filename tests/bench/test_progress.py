@@ -52,7 +52,7 @@ async def test_what_is_written(out: StringIO, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "PLAIN_SECONDS", 0.001)
     shown = Progress(out, width=30)
     shown.begin("closed, 8 clients", Extent(), Gathered())
-    while " · warm" not in out.getvalue():
+    while " · w" not in out.getvalue():
         await asyncio.sleep(0)
     shown.report(run_of("closed, 8 clients", 8, 0.1, slo={"ttft": 200.0}))
     shown.end()
