@@ -3,11 +3,11 @@
     make bench-agreement        or    python -m benchmarks.agreement [--clients 1,4] [--rounds 3] [--against forno,steady]
 
 Every client sends the same prompts, streamed, with as many requests at once, in interleaved rounds; what each reports is
-brought to one definition (``benchmarks/clients.py``) and compared. Two servers: ``steady`` computes nothing and answers at
-times that are known, so that a difference is a client's; ``forno`` serves the model on half of the cores, without a prefix
-cache, and clients run on the other half, or a heavy client would be measured by what it takes from the server. Prints a table
-of medians and ends in one JSON line; the status is 1 if a client failed, or differs from ``forno bench`` by more than
-``--tolerance``.
+brought to one definition (``benchmarks/clients.py``) and held against what the server knows. Two servers: ``steady`` computes
+nothing and answers at known times; ``forno`` serves the model on half of the cores, without a prefix cache, and its own
+histograms tell what it did during a client's run, so that a machine whose speed drifts is no client's fault. Clients run on
+the other half, or a heavy one would be measured by what it takes from the server. Prints a table of medians and ends in one
+JSON line; the status is 1 if a client failed, or differs from ``forno bench`` by more than ``--tolerance``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processes, servers
-from benchmarks.clients import OURS, Client, FornoBench, Load, LoadGen, Said
+from benchmarks.clients import OURS, Client, FornoBench, Load, LoadGen, Question, Said
 from benchmarks.measure import Contention, machine, progress, table
 from benchmarks.peers.aiperf import AiPerf
 from benchmarks.peers.guidellm import GuideLlm
@@ -45,6 +46,8 @@ TTFT, TPOT = 120.0, 12.0
 LIMIT = 300.0
 """Seconds that a client may take."""
 SERVERS = ("steady", "forno")
+TIMES = ("time_to_first_token_seconds", "request_time_per_output_token_seconds")
+"""Histograms of forno's ``/metrics``: one value per request."""
 
 
 def clients(directory: Path) -> list[Client]:
@@ -70,10 +73,12 @@ def server_command(kind: str, model: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "forno", "serve", *flags]
 
 
-def prompts(count: int, tokens: int, seed: int) -> tuple[str, ...]:
-    """``count`` different texts of about so many tokens."""
-    conversations = RandomWorkload(input_tokens=str(tokens)).conversations(Ruler(), seed)
-    return tuple(c.first().messages[0]["content"] for c in itertools.islice(conversations, count))
+def questions(count: int, prompt: int, answer: int, seed: int) -> tuple[Question, ...]:
+    """Different texts of about ``prompt`` tokens. Answers differ by a half around ``answer``, or clients of a closed loop would
+    fall into step, each time in another way."""
+    workload = RandomWorkload(input_tokens=str(prompt), max_tokens=f"uniform:{answer - answer // 2}:{answer + answer // 2}")
+    calls = (conversation.first() for conversation in itertools.islice(workload.conversations(Ruler(), seed), count))
+    return tuple(Question(call.messages[0]["content"], call.max_tokens) for call in calls)
 
 
 @contextmanager
@@ -85,6 +90,30 @@ def serving(kind: str, model: Path) -> Iterator[str]:
         yield server.url
 
 
+def known(kind: str, load: Load, before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What the server knows of a load, by the clients' definitions: mean TTFT and TPOT, and the rate at which as many clients
+    as the load has get tokens if they are never idle. A few requests besides, such as a client's first try, do little harm."""
+    ttft, tpot = (TTFT, TPOT) if kind == "steady" else (1000 * _mean(before, after, name) for name in TIMES)
+    tokens = sum(question.max_tokens for question in load.questions)
+    seconds = sum(ttft + (question.max_tokens - 1) * tpot for question in load.questions) / 1000
+    return {"ttft_ms": ttft, "tpot_ms": tpot, "tok_s": tokens * load.clients / seconds}
+
+
+def _mean(before: dict[str, float], after: dict[str, float], name: str) -> float:
+    total, count = (after[f"{name}_{what}"] - before[f"{name}_{what}"] for what in ("sum", "count"))
+    return total / count
+
+
+def histograms(kind: str, url: str) -> dict[str, float]:
+    """Sums and counts of ``TIMES`` up to now; nothing of a server that has none."""
+    if kind == "steady":
+        return {}
+    with urllib.request.urlopen(f"{url}/metrics", timeout=LIMIT) as response:
+        lines = [line for line in response.read().decode().splitlines() if not line.startswith("#")]
+    values = {line.split("{")[0].removeprefix("forno:"): float(line.rsplit(" ", 1)[1]) for line in lines}
+    return {f"{name}_{what}": values.get(f"{name}_{what}", 0.0) for name in TIMES for what in ("sum", "count")}
+
+
 def ask(client: Client, load: Load) -> Said:
     """What ``client`` says of ``load``. Raises ``ChildError``, or ``PeerError`` if not all requests were answered."""
     cores = halves(sorted(os.sched_getaffinity(0)))[1]
@@ -92,8 +121,8 @@ def ask(client: Client, load: Load) -> Said:
         folder = Path(name)
         output = processes.output(pinned(cores, client.command(load, folder)), cwd=REPOSITORY, limit=LIMIT)
         said = client.read(load, folder, output)
-    if said.completed != len(load.prompts):
-        raise PeerError(f"{client.name} counts {said.completed} of {len(load.prompts)} requests as answered")
+    if said.completed != len(load.questions):
+        raise PeerError(f"{client.name} counts {said.completed} of {len(load.questions)} requests as answered")
     return said
 
 
@@ -104,40 +133,43 @@ class Comparison:
     server: str
     clients: int
     said: dict[str, list[Said]] = field(default_factory=dict)
+    known: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """What the server knows of each of those runs."""
 
-    @property
-    def truth(self) -> dict[str, float]:
-        """What is known before anybody measures."""
-        return {"ttft_ms": TTFT, "tpot_ms": TPOT} if self.server == "steady" else {}
+    def add(self, client: str, said: Said, known: dict[str, float]) -> None:
+        self.said.setdefault(client, []).append(said)
+        self.known.setdefault(client, []).append(known)
 
     def median(self, client: str, measure: str) -> float:
         return statistics.median(getattr(said, measure) for said in self.said[client])
 
+    def share(self, client: str, measure: str) -> float:
+        """What a client says by what the server knows of that very run; the median over rounds."""
+        pairs = zip(self.said[client], self.known[client], strict=True)
+        return statistics.median(getattr(said, measure) / known[measure] for said, known in pairs)
+
     def difference(self, client: str, measure: str) -> float:
-        """Of a client from ours: the median over rounds of its share of what ours said in the same round, less 1."""
-        pairs = zip(self.said[client], self.said[OURS], strict=True)
-        return statistics.median(getattr(theirs, measure) / getattr(ours, measure) for theirs, ours in pairs) - 1
+        """Of a client from ours, as a share: both by what the server knows."""
+        return self.share(client, measure) / self.share(OURS, measure) - 1
 
     def rows(self) -> list[list[str]]:
         load = f"{self.server}, {self.clients} client{'s' if self.clients > 1 else ''}"
         rows = []
         for measure in MEASURES:
-            known = f"{self.truth[measure]:g}" if measure in self.truth else ""
-            cells = [f"{self.median(client, measure):.4g}{self._shown(client, measure)}" for client in self.said]
-            rows.append([f"{load}: {measure.replace('_', ' ')}", known, *cells])
+            cells = [f"{self.median(client, measure):.4g} ({self.share(client, measure) - 1:+.1%})" for client in self.said]
+            apart = max((self.difference(client, measure) for client in self.said), key=abs)
+            rows.append([f"{load}: {measure.replace('_', ' ')}", *cells, f"{apart:+.1%}"])
         return rows
-
-    def _shown(self, client: str, measure: str) -> str:
-        return "" if client == OURS else f" ({self.difference(client, measure):+.1%})"
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for client, rounds in self.said.items():
             own = {name: statistics.median(said.own[name] for said in rounds) for name in rounds[0].own}
             common = {measure: round(self.median(client, measure), 3) for measure in MEASURES}
+            share = {measure: round(self.share(client, measure), 4) for measure in MEASURES}
             apart = {measure: round(self.difference(client, measure), 4) for measure in MEASURES}
-            found[client] = common | {"difference": apart, "own": own}
-        return {"server": self.server, "clients": self.clients, "known": self.truth, "said": found}
+            found[client] = common | {"by server": share, "difference": apart, "own": own}
+        return {"server": self.server, "clients": self.clients, "said": found}
 
     def worst(self) -> float:
         return max(abs(self.difference(client, measure)) for client in self.said for measure in MEASURES)
@@ -148,16 +180,18 @@ def compare(
 ) -> list[Comparison]:
     """Every client in turn, round after round, on one server, for each number of clients."""
     counts = [int(count) for count in options.clients.split(",")]
-    found = [Comparison(kind, count, {client.name: [] for client in chosen}) for count in counts]
+    found = [Comparison(kind, count) for count in counts]
     with serving(kind, model) as url:
         for number in range(options.rounds):
             for comparison in found:
-                texts = prompts(options.requests * comparison.clients, options.tokens, seed=number)
-                load = Load(url, MODEL, texts, comparison.clients, options.max_tokens)
+                asked = questions(options.requests * comparison.clients, options.tokens, options.max_tokens, seed=number)
+                load = Load(url, MODEL, asked, comparison.clients)
                 for client in chosen:
                     progress(f"{kind}, {comparison.clients} clients, round {number + 1} of {options.rounds}: {client.name}")
+                    before = histograms(kind, url)
                     with watch.watched():
-                        comparison.said[client.name].append(ask(client, load))
+                        said = ask(client, load)
+                    comparison.add(client.name, said, known(kind, load, before, histograms(kind, url)))
     return found
 
 
@@ -172,7 +206,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = [
         comparison for kind in options.against.split(",") for comparison in compare(kind.strip(), model, chosen, options, watch)
     ]
-    header = ["median (to forno bench)", "known", *(client.name for client in chosen)]
+    header = ["median (to what the server knows)", *(client.name for client in chosen), "furthest from forno bench"]
     print(table(header, [row for comparison in found for row in comparison.rows()]))
     worst = max(comparison.worst() for comparison in found)
     print(f"\nLargest difference {worst:.1%}. Other processes used {watch.mean} cores on average, {watch.worst} at worst.")
@@ -199,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--clients", default="1,4", help="requests at once, one load each; default: %(default)s")
     found.add_argument("--requests", type=int, default=12, help="per client and load; default: %(default)s")
     found.add_argument("--tokens", type=int, default=256, help="of a prompt; default: %(default)s")
-    found.add_argument("--max-tokens", type=int, default=64, help="of an answer; default: %(default)s")
+    found.add_argument("--max-tokens", type=int, default=64, help="of an answer, on average; default: %(default)s")
     found.add_argument("--rounds", type=int, default=3, help="how often each client has its turn; default: %(default)s")
     found.add_argument("--tolerance", type=float, default=5.0, help="difference in %% that is no failure; default: %(default)s")
     found.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="where the others live; default: %(default)s")

@@ -22,14 +22,21 @@ REPORT = "forno.json"
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A chat of one message, whose answer has ``max_tokens`` tokens whatever the model says."""
+
+    text: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop on a chat endpoint: every prompt once, in order, every answer ``max_tokens`` long."""
+    """A closed loop on a chat endpoint: every question once, in order."""
 
     url: str
     model: str
-    prompts: tuple[str, ...]
+    questions: tuple[Question, ...]
     clients: int
-    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Client(Protocol):
 def write_calls(load: Load, folder: Path) -> Path:
     """The load as JSON lines that ``forno bench`` and ``benchmarks.loadgen`` read."""
     path = folder / "calls.jsonl"
-    rows = [{"messages": [{"role": "user", "content": text}], "max_tokens": load.max_tokens} for text in load.prompts]
+    rows = [{"messages": [{"role": "user", "content": q.text}], "max_tokens": q.max_tokens} for q in load.questions]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
@@ -84,7 +91,7 @@ class FornoBench:
             "--workload": "file",
             "--path": write_calls(load, folder),
             "--concurrency": load.clients,
-            "--num-prompts": len(load.prompts),
+            "--num-prompts": len(load.questions),
             "--warmup": 0,
             "--max-lag": 1000,  # a disturbed round is to be seen in the comparison, not to end it
             "--output": folder / REPORT,
@@ -126,7 +133,6 @@ class LoadGen:
             "--model": load.model,
             "--prompts": write_calls(load, folder),
             "-c": load.clients,
-            "--max-tokens": load.max_tokens,
         }
         return [sys.executable, "-m", "benchmarks.loadgen", *(str(part) for pair in options.items() for part in pair)]
 
@@ -134,7 +140,7 @@ class LoadGen:
         """Its time to first token counts connecting, as every request has a connection of its own."""
         line = json.loads(output.splitlines()[-1])
         return Said(
-            completed=len(load.prompts) - line["err"],
+            completed=len(load.questions) - line["err"],
             ttft_ms=line["ttft_mean"],
             tpot_ms=line["tpot_mean"],
             tok_s=line["out_tok_s"],

@@ -70,10 +70,12 @@ def _user(content: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Record:
-    """What the clients saw: seconds, one entry per request (``ttft``, ``e2e``) or per token after the first (``itl``)."""
+    """What the clients saw: seconds, one entry per request (``ttft``, ``tpot``: first to last content by the tokens after the
+    first, ``e2e``) or per chunk after the first (``itl``)."""
 
     ttft: list[float] = field(default_factory=list)
     itl: list[float] = field(default_factory=list)
+    tpot: list[float] = field(default_factory=list)
     e2e: list[float] = field(default_factory=list)
     tokens: int = 0
     errors: int = 0
@@ -83,12 +85,6 @@ class Record:
         self.errors += 1
         self.last_error = why[:200]
 
-    @property
-    def tpot(self) -> float | None:
-        """Time per output token after the first, by the server's count, over all answers; None without one."""
-        later = self.tokens - len(self.ttft)
-        return sum(self.itl) / later if later > 0 else None
-
     def summary(self, wall: float) -> dict[str, Any]:
         """Rates per second, latencies in ms (None without a sample)."""
         wanted = (("ttft", self.ttft, (50, 95)), ("itl", self.itl, (50, 95, 99)), ("e2e", self.e2e, (50,)))
@@ -97,8 +93,7 @@ class Record:
             "out_tok_s": round(self.tokens / wall, 1),
             "tok": self.tokens,
             "err": self.errors,
-            "ttft_mean": milliseconds(statistics.fmean(self.ttft) if self.ttft else None, 3),
-            "tpot_mean": milliseconds(self.tpot, 3),
+            **{f"{name}_mean": milliseconds(mean(values), 3) for name, values in (("ttft", self.ttft), ("tpot", self.tpot))},
             **{f"{name}_p{p}": milliseconds(percentile(values, p / 100)) for name, values, ps in wanted for p in ps},
             **({"lasterr": self.last_error} if self.errors else {}),
         }
@@ -108,6 +103,10 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     """The nearest rank above a share ``q`` of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 def milliseconds(seconds: float | None, digits: int = 1) -> float | None:
@@ -147,7 +146,8 @@ class Client:
             return None
 
     async def _read(self, lines: aiohttp.StreamReader, started: float) -> str:
-        last: float | None = None
+        first: float | None = None
+        last = 0.0
         tokens, text = 0, []
         async for line in lines:
             if not line.startswith(b"data:"):
@@ -160,13 +160,16 @@ class Client:
                 tokens = event["usage"]["completion_tokens"]
             if content := _content(event):
                 now = time.perf_counter()
-                if last is None:
+                if first is None:
+                    first = now
                     self.record.ttft.append(now - started)
                 else:
                     self.record.itl.append(now - last)
                 last = now
                 text.append(content)
         self.record.tokens += tokens
+        if first is not None and tokens > 1:
+            self.record.tpot.append((last - first) / (tokens - 1))
         self.record.e2e.append(time.perf_counter() - started)
         return "".join(text)
 
@@ -205,12 +208,13 @@ def _content(event: dict[str, Any]) -> str | None:
 
 
 def jobs_for(client: Client, workload: str | Path, count: int, seed: int, clients: int) -> list[Callable[[], Awaitable[Any]]]:
-    """What the clients have to do, in order; a path is a file of JSON lines with ``messages``, all of which are asked.
+    """What the clients have to do, in order; a path is a file of JSON lines with ``messages`` and ``max_tokens``, all asked.
     Otherwise, other numbers of clients get other prompts, so no cache helps the next run."""
     if workload == "turns":
         return [partial(client.converse, seed * 7919 + clients * 100 + i) for i in range(max(4, count // 4))]
     if isinstance(workload, Path):
-        return [partial(client.ask, json.loads(line)["messages"]) for line in workload.read_text().splitlines()]
+        lines = map(json.loads, workload.read_text().splitlines())
+        return [partial(replace(client, max_tokens=line["max_tokens"]).ask, line["messages"]) for line in lines]
     return [partial(client.ask, messages) for messages in prompts(workload, count, seed * 7919 + clients)]
 
 
@@ -246,7 +250,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", default="m")
     parser.add_argument("--workload", default="chat", choices=WORKLOADS)
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with messages, asked instead of a workload")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="JSON lines with messages and max_tokens, asked instead of a workload"
+    )
     parser.add_argument("-c", default="1,8,32", metavar="CLIENTS", help="numbers of clients, comma-separated, one run each")
     parser.add_argument("-n", type=int, default=0, help="requests per run; 0: three per client, at least 8")
     parser.add_argument("--max-tokens", type=int, default=64)

@@ -43,7 +43,7 @@ class AiPerf:
     def command(self, load: Load, folder: Path) -> list[str]:
         """What sends ``load``; ``folder`` is for its files."""
         data = folder / "aiperf.jsonl"
-        rows = [{"text": text, "output_length": load.max_tokens} for text in load.prompts]
+        rows = [{"text": q.text, "output_length": q.max_tokens} for q in load.questions]
         data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         options: dict[str, Any] = {
             "--model": load.model,
@@ -52,7 +52,7 @@ class AiPerf:
             "--input-file": data,
             "--custom-dataset-type": "single-turn",
             "--concurrency": load.clients,
-            "--request-count": len(load.prompts),
+            "--request-count": len(load.questions),
             "--tokenizer": self._tokenizer,
             "--extra-inputs": json.dumps({"ignore_eos": True, "temperature": 0}),
             "--ui": "none",

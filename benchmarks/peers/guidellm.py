@@ -6,6 +6,7 @@ Knows its options and its report, not what is compared with it.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class GuideLlm:
     def command(self, load: Load, folder: Path) -> list[str]:
         """What sends ``load``; ``folder`` is for its files."""
         data = folder / "guidellm.jsonl"
-        rows = [{"prompt": text, "output_tokens_count": load.max_tokens} for text in load.prompts]
+        rows = [{"prompt": q.text, "output_tokens_count": q.max_tokens} for q in load.questions]
         data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         backend: dict[str, Any] = {
             "kind": "openai_http",
@@ -49,22 +50,24 @@ class GuideLlm:
             "--backend": backend,
             "--data": {"kind": "json_file", "path": str(data)},
             "--profile": {"kind": "concurrent", "streams": [load.clients]},
-            "--constraint": {"kind": "max_requests", "count": len(load.prompts)},
+            "--constraint": {"kind": "max_requests", "count": len(load.questions)},
             "--output": {"kind": "json", "path": str(folder / REPORT)},
         }
         flags = [part for flag, value in options.items() for part in (flag, json.dumps(value))]
         return [str(Path(self.environment.python).parent / "guidellm"), "run", *flags, "--disable-console"]
 
     def read(self, load: Load, folder: Path, output: str) -> Said:
-        """Its inter-token latency is our TPOT; what it calls time per output token counts the prefill in."""
+        """A request's inter-token latency is our TPOT, but its mean weighs requests by their tokens; what it calls time per
+        output token counts the time to the first one in."""
         report = json.loads((folder / REPORT).read_text())["benchmarks"][0]
         metrics, requests = report["metrics"], report["requests"]["successful"]
         return Said(
             completed=len(requests),
             ttft_ms=_mean(metrics, "time_to_first_token_ms"),
-            tpot_ms=_mean(metrics, "inter_token_latency_ms"),
+            tpot_ms=statistics.fmean(request["inter_token_latency_ms"] for request in requests),
             tok_s=sum(request["output_tokens"] for request in requests) / _span(requests),
             own={
+                "inter-token latency ms": _mean(metrics, "inter_token_latency_ms"),
                 "time per output token ms": _mean(metrics, "time_per_output_token_ms"),
                 "output tok/s": _mean(metrics, "output_tokens_per_second"),
             },
