@@ -55,10 +55,7 @@ def rows_of(columns: Sequence[Column], slo: dict[str, float]) -> list[tuple[str,
         rows.append(("", "failed", [_count(sum(s.failed for s in summaries)) for _, summaries in columns]))
     for name, label in LABELS.items():
         scale, unit = (100, " %") if name in _SHARES else (1, "")
-        cells = [
-            _mean(summaries, lambda s, n=name: getattr(s, n) if s.completed else None, scale, unit) for _, summaries in columns
-        ]  # type: ignore[misc]
-        rows.append((label, "", cells))
+        rows.append((label, "", [_mean(summaries, _rate(name), scale, unit) for _, summaries in columns]))
     for name, statistics in _PERCENTILES.items():
         label = label_of(name)
         for number, statistic in enumerate(statistics):
@@ -70,6 +67,11 @@ def rows_of(columns: Sequence[Column], slo: dict[str, float]) -> list[tuple[str,
 def label_of(metric: str) -> str:
     """A metric's name for people."""
     return LABELS.get(metric, metric.upper() if len(metric) <= 4 else metric.replace("_", " "))
+
+
+def _rate(name: str) -> Callable[[Summary], float | None]:
+    """A run that answered nothing has none."""
+    return lambda summary: getattr(summary, name) if summary.completed else None
 
 
 def _statistic(name: str, statistic: str) -> Callable[[Summary], float | None]:
