@@ -138,7 +138,10 @@ def _next(found: Capacity, search: Search) -> float | None:
     if high <= low * (1 + search.tolerance) or (search.whole and high - low <= 1):
         return None
     middle = math.sqrt(low * high)
-    return float(min(max(round(middle), math.floor(low) + 1), math.ceil(high) - 1)) if search.whole else middle
+    if search.whole:
+        return float(min(max(round(middle), math.floor(low) + 1), math.ceil(high) - 1))
+    short = float(f"{middle:.4g}")
+    return short if low < short < high else middle
 
 
 def _sentence(found: Capacity, search: Search) -> str:

@@ -16,11 +16,11 @@ from forno.bench import bootstrap, measures
 from forno.bench.metrics import met
 from forno.bench.numbers import plural, short
 from forno.bench.records import RequestRecord, Result, Run, Summary
-from forno.bench.statistics import Difference, finite, mean, paired, welch
+from forno.bench.statistics import Difference, finite, mean, multiplied, paired, welch
 from forno.errors import ResultError
 
-FEWEST_PAIRS = 3
-"""Repeats from which pairing them by seed gains more than its halved degrees of freedom cost."""
+FEWEST_PAIRS = 4
+"""Repeats from which pairing them by seed gains more, as a rule, than its halved degrees of freedom cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,12 @@ def _difference(metric: Metric, a: list[Run], b: list[Run], found: Sequence[list
 def repeated(a: list[Run], b: list[Run], found_a: list[float], found_b: list[float]) -> Difference:
     """Compare repeats: one by one where the nth of both had the same seed, and every repeat another, else as two groups.
 
-    Decided by the seeds alone, never by which looks better.
+    On logarithms where they exist. Decided by seeds and signs alone, never by which looks better.
     """
     seeds = [run.seed for run in a]
     matched = seeds == [run.seed for run in b] and len(set(seeds)) == len(seeds) >= FEWEST_PAIRS
-    return paired(found_a, found_b) if matched and len(found_a) == len(found_b) else welch(found_a, found_b)
+    compared = paired if matched and len(found_a) == len(found_b) else welch
+    return multiplied(found_a, found_b, compared) if min(*found_a, *found_b) > 0 else compared(found_a, found_b)
 
 
 def _clusters(

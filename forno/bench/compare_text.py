@@ -9,8 +9,8 @@ VERDICTS = {"better": "yes, better", "worse": "yes, WORSE", "noise": "no", "unkn
 ONE_RUN = {"better": "better, if other runs agree", "worse": "WORSE, if other runs agree"}
 """The same where the noise between runs is not known."""
 BASES = {
-    "pairs": "repeats, one by one: each has the seed of its counterpart (Student's t)",
-    "repeats": "repeats (Welch's t)",
+    "pairs": "repeats, one by one, as each has the seed of its counterpart (Student's t on logarithms; geometric means)",
+    "repeats": "repeats (Welch's t on logarithms; geometric means)",
     "requests": "ONE run each: its requests drawn again, conversations whole, what both asked together (bootstrap)",
     "slices": "ONE run each: ten slices of its window (batch means)",
     "nothing": "too little was measured to know the noise: repeat the runs, or make them longer",

@@ -5,14 +5,16 @@ Means over repeats are taken as normal (each repeat averages many requests), so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import atan, cos, floor, fsum, inf, isnan, nan, pi, sin, sqrt
+from collections.abc import Callable, Sequence
+from math import atan, cos, exp, expm1, floor, fsum, inf, isnan, log, nan, pi, sin, sqrt
 from statistics import NormalDist
 
 import msgspec
 
 LEVEL = 0.95
 """Of every interval."""
+FARTHEST = 100.0
+"""Logarithm of the largest ratio that an interval tells."""
 LARGE = 1000
 """Degrees of freedom from which Student's t is the normal distribution to three digits."""
 
@@ -141,6 +143,18 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
     if isnan(half):
         return Difference(a=mean(a), b=mean(b), low=-inf, high=inf, basis="nothing")
     return Difference(a=mean(a), b=mean(b), low=change - half, high=change + half, basis="pairs")
+
+
+def multiplied(
+    a: Sequence[float], b: Sequence[float], compared: Callable[[Sequence[float], Sequence[float]], Difference]
+) -> Difference:
+    """``welch`` or ``paired`` of logarithms: what makes a machine slow multiplies times and divides rates.
+
+    The means are geometric. All values must be above zero.
+    """
+    found = compared([log(v) for v in a], [log(v) for v in b])
+    low, high = (side if abs(side) == inf else exp(found.a) * expm1(min(side, FARTHEST)) for side in (found.low, found.high))
+    return Difference(a=exp(found.a), b=exp(found.b), low=low, high=high, basis=found.basis)
 
 
 def finite(value: float | None) -> bool:

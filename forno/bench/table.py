@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from forno.bench.numbers import shown
 from forno.bench.records import Distribution, Result, Run, Summary
 from forno.bench.statistics import confidence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = 6
-"""Loads beside each other; more go into further tables."""
+COLUMNS, COLUMN_WIDTH, LABEL_WIDTH = 6, 20, 26
+"""Loads beside each other at most, more go into further tables; characters of one, and of the labels before them."""
 LABELS = {
     "output_tokens_per_s": "output tok/s",
     "total_tokens_per_s": "total tok/s",
@@ -33,9 +34,9 @@ Column = tuple[str, Sequence[Summary]]
 
 
 def columns_of(result: Result) -> list[Column]:
-    """A column per load in the order of their first runs, and one per stage of loads that have several."""
+    """A column per load, in order of first runs (those of a search by load), and one per step of a load that has several."""
     groups: dict[str, list[Run]] = {}
-    for run in result.runs:
+    for run in sorted(result.runs, key=lambda run: run.value) if result.capacity else result.runs:
         groups.setdefault(run.load, []).append(run)
     columns: list[Column] = []
     for load, runs in groups.items():
@@ -54,14 +55,23 @@ def rows_of(columns: Sequence[Column], slo: dict[str, float]) -> list[tuple[str,
         rows.append(("", "failed", [_count(sum(s.failed for s in summaries)) for _, summaries in columns]))
     for name, label in LABELS.items():
         scale, unit = (100, " %") if name in _SHARES else (1, "")
-        cells = [_mean(summaries, lambda s, n=name: getattr(s, n), scale, unit) for _, summaries in columns]  # type: ignore[misc]
-        rows.append((label, "", cells))
+        rows.append((label, "", [_mean(summaries, _rate(name), scale, unit) for _, summaries in columns]))
     for name, statistics in _PERCENTILES.items():
-        label = "client lag" if name == "client_lag" else "queue" if name == "queue" else name.upper()
+        label = label_of(name)
         for number, statistic in enumerate(statistics):
             cells = [_mean(summaries, _statistic(name, statistic)) for _, summaries in columns]
             rows.append((f"{label}, ms" if not number else "", statistic, cells))
     return [row for row in rows if any(cell != "–" for cell in row[2])]
+
+
+def label_of(metric: str) -> str:
+    """A metric's name for people."""
+    return LABELS.get(metric, metric.upper() if len(metric) <= 4 else metric.replace("_", " "))
+
+
+def _rate(name: str) -> Callable[[Summary], float | None]:
+    """A run that answered nothing has none."""
+    return lambda summary: getattr(summary, name) if summary.completed else None
 
 
 def _statistic(name: str, statistic: str) -> Callable[[Summary], float | None]:
@@ -77,14 +87,7 @@ def _mean(summaries: Sequence[Summary], read: Callable[[Summary], float | None],
     if not values:
         return "–"
     mean, half = confidence(values)
-    return number(mean) + (f" ± {number(half)}" if isfinite(half) else "") + unit
-
-
-def number(value: float) -> str:
-    """Three significant digits, thousands apart."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return shown(mean) + (f" ± {shown(half, 2)}" if isfinite(half) else "") + unit
 
 
 def _count(value: int) -> str:
@@ -100,13 +103,14 @@ def print_result(result: Result, console: Console) -> None:
     console.print(f"[bold]{result.model}[/bold] at {result.url}", highlight=False)
     console.print(Text(f"{result.workload.get('name', 'load')}: {workload}", style="dim"))
     columns = columns_of(result)
-    for start in range(0, len(columns), COLUMNS):
-        part = columns[start : start + COLUMNS]
+    beside = max(1, min(COLUMNS, (console.width - LABEL_WIDTH) // COLUMN_WIDTH))
+    for start in range(0, len(columns), beside):
+        part = columns[start : start + beside]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         table.add_column("")
         for heading, _ in part:
-            table.add_column(heading, justify="right", max_width=26)
+            table.add_column(heading, justify="right", max_width=COLUMN_WIDTH - 2)
         for metric, statistic, cells in rows_of(part, result.slo):
             table.add_row(metric, Text(statistic, style="dim"), *cells)
         console.print()
@@ -126,7 +130,8 @@ def _print_notes(result: Result, console: Console) -> None:
     definitions.add_column(style="dim", no_wrap=True)
     definitions.add_column(style="dim")
     for name, text in result.definitions.items():
-        definitions.add_row(LABELS.get(name, name.replace("_", " ")), text)
+        if result.slo or not name.startswith("goodput"):
+            definitions.add_row(label_of(name), text)
     console.print()
     console.print(definitions)
     for text, loads in problems_of(result).items():

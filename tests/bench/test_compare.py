@@ -14,7 +14,7 @@ from tests.bench.simulate import Machine, closed, opened, result
 SLO = {"ttft": 100.0, "tpot": 10.0}
 
 
-def runs(fixed: float = 0.004, repeats: int = 3, slo: dict[str, float] | None = None) -> list[Run]:
+def runs(fixed: float = 0.004, repeats: int = 4, slo: dict[str, float] | None = None) -> list[Run]:
     return [closed(4, r, slo, Machine(fixed=fixed)) for r in range(repeats)]
 
 
@@ -47,7 +47,7 @@ def test_a_slower_server_is_worse_in_what_it_is_slower_in(base: Result) -> None:
 
 
 def test_repeats_of_other_seeds_are_two_groups(base: Result) -> None:
-    found = compare(base, result([closed(4, r, SLO) for r in range(3, 6)], SLO))
+    found = compare(base, result([closed(4, r, SLO) for r in range(4, 8)], SLO))
     assert {row.basis for row in found.pairs[0].rows} == {"repeats"}
     assert any("the seeds differ at closed, 4 clients" in w for w in found.warnings)
 
@@ -108,13 +108,13 @@ def test_failures_are_compared_where_there_are_any(base: Result) -> None:
     row = next(r for r in compare(base, other).pairs[0].rows if r.metric == "failed_share")
     assert row.verdict == "worse"
     assert row.ratio is None
-    assert cells(row)[1:4] == ("0.0 %", "25.9 %", "+26 pt")
+    assert cells(row)[1:4] == ("0.0 %", "27.2 %", "+27 pt")
     assert compare(base, other).regressions(1000)[0][1] == row
 
 
 def test_json_has_every_number(base: Result) -> None:
     tree = msgspec.json.decode(msgspec.json.encode(compare(base, base)))
-    assert tree["pairs"][0]["repeats"] == [3, 3]
+    assert tree["pairs"][0]["repeats"] == [4, 4]
     assert {row["metric"] for row in tree["pairs"][0]["rows"]} <= {m.name for m in METRICS}
     assert tree["pairs"][0]["rows"][0]["ratio"] == 1
 

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forno.bench.statistics import Difference, confidence, deviation, finite, mean, percentile, percentiles, student_t, welch
+from forno.bench.statistics import (
+    Difference,
+    confidence,
+    deviation,
+    finite,
+    mean,
+    multiplied,
+    paired,
+    percentile,
+    percentiles,
+    student_t,
+    welch,
+)
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 
@@ -87,3 +99,23 @@ def test_one_run_each_says_nothing_of_the_noise() -> None:
 
 def test_a_ratio_to_zero_is_nan() -> None:
     assert isnan(Difference(a=0, b=1, low=1, high=1, basis="repeats").ratio)
+
+
+def test_pairs_cancel_what_they_share() -> None:
+    a, b = [10.0, 20.0, 30.0, 40.0], [11.0, 21.0, 31.1, 41.0]
+    assert paired(a, b).real
+    assert paired(a, b).basis == "pairs"
+    assert not welch(a, b).real
+    assert paired([1.0], [2.0]).basis == "nothing"
+
+
+def test_noise_that_multiplies_is_told_by_ratios() -> None:
+    d = multiplied([100.0, 200.0, 400.0], [3000.0, 5000.0, 12000.0], welch)
+    assert d.a == pytest.approx(200)
+    assert d.real
+    assert d.low > 0
+    assert not welch([100.0, 200.0, 400.0], [3000.0, 5000.0, 12000.0]).real
+    less = multiplied([3000.0, 5000.0, 12000.0], [100.0, 200.0, 400.0], welch)
+    assert -less.a < less.low < less.high < 0
+    assert multiplied([1.0], [2.0], welch).high == inf
+    assert finite(multiplied([1e-300, 1e300], [1.0, 1.0], welch).high)

@@ -22,6 +22,8 @@ TITLES = {
 }
 POINTS = 200
 """Of a curve."""
+LEFT = 0.05
+"""Share of a curve from whose half the axis begins: chunks that came in one packet have almost no gap."""
 LOGARITHMIC = 20
 """Ratio of the largest to the smallest value drawn from which the axis is logarithmic."""
 
@@ -54,7 +56,7 @@ def _paint(figure: Figure, curves: list[tuple[Load, tuple[list[float], list[floa
         axis.plot(
             values, [100 * s for s in shares], color=load.color, linestyle=plotting.dash(load.dash), drawstyle="steps-post"
         )
-    low = min(values[int(0.005 * len(values))] for _, (values, _) in curves)
+    low = min(ranked(values, LEFT) for _, (values, _) in curves) / 2
     high = max(values[-1] for _, (values, _) in curves)
     if limit is not None:
         high = max(high, limit * 1.15)

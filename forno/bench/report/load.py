@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NEAR = 14
 """Pixels between two labels."""
+FALLEN = 0.9
+"""Of the highest throughput: below it has fallen again."""
 FLAT = 0.95
 """Of the highest throughput: from there on it has levelled off."""
 
@@ -49,7 +51,13 @@ def tradeoff_figure(metric: str, loads: Sequence[Load], limit: float | None, nam
         if limit is not None:
             axis.axhline(limit, color=plotting.BAD, linewidth=1.2, linestyle=plotting.dash("4 3"))
             axis.annotate(
-                "SLO", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=plotting.BAD, fontsize=10
+                "SLO",
+                (0.01, limit),
+                xycoords=("axes fraction", "data"),
+                ha="left",
+                va="bottom",
+                color=plotting.BAD,
+                fontsize=10,
             )
         axis.set_xlim(left=0)
         axis.margins(x=0.08, y=0.15)
@@ -104,8 +112,22 @@ def tradeoff_headline(loads: Sequence[Load]) -> str:
         elif first is group[-1]:
             told.append(f"{who}throughput still grows at the highest load: {where} at {highest.label}")
         else:
-            told.append(f"{who}throughput levels off from {first.label} on, at {where}")
-    return _upper("; ".join(told))
+            told.append(f"{who}throughput levels off from {first.label} on, at {where}{_fall(group, highest)}")
+    return _doubt(loads) + ("; ".join(told) if loads[0].source else _upper("; ".join(told)))
+
+
+def _fall(group: Sequence[Load], highest: Load) -> str:
+    """That too much load takes throughput away again, if it does."""
+    last = group[-1]
+    return f", and falls to {shown(tokens(last))} at {last.label}" if tokens(last) < FALLEN * tokens(highest) else ""
+
+
+def _doubt(loads: Sequence[Load]) -> str:
+    """That numbers must not be used, before them."""
+    bad = sum(not load.valid for load in loads)
+    if not bad:
+        return ""
+    return "NOT VALID, do not use these numbers. " if bad == len(loads) else "Some loads are NOT VALID. "
 
 
 def latency_headline(metric: str, loads: Sequence[Load], limit: float | None) -> str:

@@ -80,7 +80,7 @@ def loads_of(results: Sequence[Result], names: Sequence[str]) -> list[Load]:
 def _label(load: str, all_words: Sequence[str]) -> str:
     """A load without its kind, such as ``closed, ``, where all are of one kind."""
     kinds = {words.split(", ")[0] for words in all_words}
-    return short(load.split(", ", 1)[-1] if len(kinds) == 1 else load, 48)
+    return short(load.split(", ", 1)[-1] if len(kinds) == 1 else load, 80)
 
 
 def unit(loads: Sequence[Load]) -> str:

@@ -95,6 +95,16 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
     ("Cached", _plain("cached_share")),
 )
 """Of a table of runs; a column without any value is left out."""
+OF_STAGES = (
+    "Output tok/s",
+    "Requests/s",
+    "TTFT p50, ms",
+    "TTFT p99, ms",
+    "TPOT p99, ms",
+    "E2E p99, ms",
+    "Goodput, req/s",
+    "Within SLO",
+)
 STATISTICS = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 DISTRIBUTIONS = (
     ("ttft", "TTFT"),
@@ -136,7 +146,7 @@ def _cell(title: str, found: tuple[float, float] | None) -> str:
 
 def stages(run: Run) -> Table:
     """A row per step of a load."""
-    columns = [(title, of) for title, of in COLUMNS if any(of(stage.summary) is not None for stage in run.stages)]
+    columns = [(t, of) for t, of in COLUMNS if t in OF_STAGES and any(of(stage.summary) is not None for stage in run.stages)]
     table = Table(
         "Steps of the load", _plain_cells("Step", "From, s", "To, s", "Requests", "Failed", *(title for title, _ in columns))
     )
