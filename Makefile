@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-counts bench-streaming bench-agreement lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -100,6 +100,9 @@ bench-counts: build ## Check every kernel's instruction count against the table 
 
 bench-streaming: build ## Measure what streaming costs besides the kernels
 	@$(BIN)/python -m benchmarks.streaming --model $(MODEL) $(ARGS)
+
+bench-agreement: build ## Hold forno bench against guidellm, aiperf and loadgen on the same servers (the first time installs them)
+	@$(BIN)/python -m benchmarks.agreement --model $(MODEL) $(ARGS)
 
 # Needs a running server (make serve). lm-eval tokenizes through the server, so it needs no Hub and no torch.
 LM_EVAL := $(VENV)-lm-eval

@@ -13,10 +13,12 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -68,10 +70,12 @@ def _user(content: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Record:
-    """What the clients saw: seconds, one entry per request (``ttft``, ``e2e``) or per token after the first (``itl``)."""
+    """What the clients saw: seconds, one entry per request (``ttft``, ``tpot``: first to last content by the tokens after the
+    first, ``e2e``) or per chunk after the first (``itl``)."""
 
     ttft: list[float] = field(default_factory=list)
     itl: list[float] = field(default_factory=list)
+    tpot: list[float] = field(default_factory=list)
     e2e: list[float] = field(default_factory=list)
     tokens: int = 0
     errors: int = 0
@@ -89,6 +93,7 @@ class Record:
             "out_tok_s": round(self.tokens / wall, 1),
             "tok": self.tokens,
             "err": self.errors,
+            **{f"{name}_mean": milliseconds(mean(values), 3) for name, values in (("ttft", self.ttft), ("tpot", self.tpot))},
             **{f"{name}_p{p}": milliseconds(percentile(values, p / 100)) for name, values, ps in wanted for p in ps},
             **({"lasterr": self.last_error} if self.errors else {}),
         }
@@ -100,8 +105,12 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
 
 
-def milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(1000 * seconds, 1)
+def mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def milliseconds(seconds: float | None, digits: int = 1) -> float | None:
+    return None if seconds is None else round(1000 * seconds, digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,8 @@ class Client:
             return None
 
     async def _read(self, lines: aiohttp.StreamReader, started: float) -> str:
-        last: float | None = None
+        first: float | None = None
+        last = 0.0
         tokens, text = 0, []
         async for line in lines:
             if not line.startswith(b"data:"):
@@ -150,13 +160,16 @@ class Client:
                 tokens = event["usage"]["completion_tokens"]
             if content := _content(event):
                 now = time.perf_counter()
-                if last is None:
+                if first is None:
+                    first = now
                     self.record.ttft.append(now - started)
                 else:
                     self.record.itl.append(now - last)
                 last = now
                 text.append(content)
         self.record.tokens += tokens
+        if first is not None and tokens > 1:
+            self.record.tpot.append((last - first) / (tokens - 1))
         self.record.e2e.append(time.perf_counter() - started)
         return "".join(text)
 
@@ -194,28 +207,32 @@ def _content(event: dict[str, Any]) -> str | None:
     return (choices[0].get("delta") or {}).get("content")
 
 
-def jobs_for(client: Client, workload: str, count: int, seed: int, clients: int) -> list[Callable[[], Awaitable[Any]]]:
-    """What the clients have to do, in order. Other numbers of clients get other prompts, so no cache helps the next run."""
+def jobs_for(client: Client, workload: str | Path, count: int, seed: int, clients: int) -> list[Callable[[], Awaitable[Any]]]:
+    """What the clients have to do, in order; a path is a file of JSON lines with ``messages`` and ``max_tokens``, all asked.
+    Otherwise, other numbers of clients get other prompts, so no cache helps the next run."""
     if workload == "turns":
         return [partial(client.converse, seed * 7919 + clients * 100 + i) for i in range(max(4, count // 4))]
+    if isinstance(workload, Path):
+        lines = map(json.loads, workload.read_text().splitlines())
+        return [partial(replace(client, max_tokens=line["max_tokens"]).ask, line["messages"]) for line in lines]
     return [partial(client.ask, messages) for messages in prompts(workload, count, seed * 7919 + clients)]
 
 
 async def run(options: argparse.Namespace, clients: int) -> dict[str, Any]:
     """Load the server with that many clients until all jobs are done."""
-    record = Record()
+    record, workload = Record(), options.prompts or options.workload
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         client = Client(session, options.url, options.model, options.max_tokens, record)
-        jobs = iter(jobs_for(client, options.workload, options.n or max(8, clients * 3), options.seed, clients))
+        jobs = iter(jobs_for(client, workload, options.n or max(8, clients * 3), options.seed, clients))
 
         async def work() -> None:
             for job in jobs:
                 await job()
 
-        result: dict[str, Any] = {"label": options.label, "workload": options.workload, "c": clients}
+        result: dict[str, Any] = {"label": options.label, "workload": str(workload), "c": clients}
         started = time.perf_counter()
-        if options.workload != AMONG:
+        if workload != AMONG:
             await asyncio.gather(*(work() for _ in range(clients)))
             return result | record.summary(time.perf_counter() - started)
         long = Interruption(replace(client, max_tokens=1, record=Record()), record, EARLY * clients)
@@ -233,6 +250,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", default="m")
     parser.add_argument("--workload", default="chat", choices=WORKLOADS)
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="JSON lines with messages and max_tokens, asked instead of a workload"
+    )
     parser.add_argument("-c", default="1,8,32", metavar="CLIENTS", help="numbers of clients, comma-separated, one run each")
     parser.add_argument("-n", type=int, default=0, help="requests per run; 0: three per client, at least 8")
     parser.add_argument("--max-tokens", type=int, default=64)

@@ -23,15 +23,11 @@ class ServerError(Exception):
     """The server reported an error inside its stream."""
 
 
-class _ToolCall(msgspec.Struct):
-    function: msgspec.Raw | None = None
-
-
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
 
 
 class _Logprobs(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -10,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate, chain
+from math import isfinite
 from typing import Any, TypeVar
 
 from msgspec import structs
 
 from forno.bench import records
-from forno.bench.arrivals import Closed, Open
+from forno.bench.arrivals import Closed, Open, Stage
 from forno.bench.client import Target, open_client, open_session
 from forno.bench.corpus import Corpus
 from forno.bench.gauges import Gauges
@@ -30,6 +32,8 @@ Load = Closed | Open | Trace
 SEED_STEP = 1_000_003
 """Between the seeds of runs: far enough that users' own seeds do not meet."""
 PROBE_TOKENS = 4
+SHORTEST = 1.0
+"""Seconds of a run that say something of the client's use of its core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Bench:
         self.stopped = False
         self.watch: Callable[[str, Extent, Gathered], None] = lambda load, extent, got: None
         """Called with what a run will gather, when it begins."""
+        self.finished: Callable[[records.Run], None] = lambda run: None
+        """Called with a run that is over."""
 
     async def measure(self, load: Load, extent: Extent, repeat: int = 0) -> records.Run:
         """Put ``load`` on the server until ``extent`` is measured."""
@@ -63,7 +69,7 @@ class Bench:
         target = self._target_of_run()
         self._number += 1
         conversations = _begun(self.settings.workload.conversations(self.ruler, seed))
-        origin = time.perf_counter()
+        origin = 0.0
 
         def clock() -> float:
             return time.perf_counter() - origin
@@ -72,8 +78,14 @@ class Bench:
             self._run = Run(client, conversations, extent, clock)
             self.watch(load.words, extent, self._run.got)
             gauges = Gauges(session, target.url) if self._has_gauges else None
+            gc.collect()
+            gc.freeze()  # what was made before is no garbage to look through during the run
+            origin = time.perf_counter()  # only now: what came before is no lag of the load
             got = await self._run.go(load, seed, gauges)
-        return self._summarized(load, got, repeat, seed)
+            gc.unfreeze()
+        run = self._summarized(load, got, repeat, seed)
+        self.finished(run)
+        return run
 
     def _target_of_run(self) -> Target:
         """Requests of a run share a salt of the prefix cache where the server knows salts, so that old runs do not matter."""
@@ -82,8 +94,9 @@ class Bench:
         return replace(self.target, fields={**self.target.fields, "cache_salt": f"{self._salt}-{self._number}"})
 
     def _summarized(self, load: Load, got: Gathered, repeat: int, seed: int) -> records.Run:
-        slo, wall = self.settings.slo, max(got.ended, 1e-9)
-        health = ClientHealth(got.loop_lags, got.cpu_seconds / wall, self.settings.max_lag_ms)
+        slo = self.settings.slo
+        share = got.cpu_seconds / got.ended if got.ended > SHORTEST else None
+        health = ClientHealth(got.loop_lags, share, self.settings.max_lag_ms)
         return records.Run(
             load=load.words,
             value=load.value,
@@ -114,12 +127,16 @@ def _stages(load: Load, got: Gathered, slo: Mapping[str, float]) -> list[records
         window = (max(start, got.window[0]), end)
         own = [structs.replace(r, counted=r.counted and r.stage == number) for r in got.records]
         summary = summarize(own, window, slo)
-        rate = (stage.rate + stage.last_rate) / 2
-        found.append(
-            records.Stage(stage=number, load=f"{stage.words} requests/s", value=rate, start=start, end=end, summary=summary)
-        )
+        value = (stage.rate + stage.last_rate) / 2
+        words = _words_of(number, stage)
+        found.append(records.Stage(stage=number, load=words, value=value, start=start, end=end, summary=summary))
         start = end
     return found
+
+
+def _words_of(number: int, stage: Stage) -> str:
+    rates = f"{stage.rate:g}" if stage.last_rate == stage.rate else f"{stage.rate:g} to {stage.last_rate:g}"
+    return f"step {number + 1}: {rates} requests/s" + (f" for {stage.seconds:g} s" if isfinite(stage.seconds) else "")
 
 
 def _begun(conversations: Iterator[Conversation]) -> Iterator[Conversation]:

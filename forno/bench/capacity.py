@@ -88,7 +88,7 @@ def interval(met: int, total: int) -> tuple[float, float]:
         return 0.0, 1.0
     p, z2 = met / total, Z * Z
     middle, half = p + z2 / (2 * total), Z * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
-    return (middle - half) / (1 + z2 / total), (middle + half) / (1 + z2 / total)
+    return min(p, (middle - half) / (1 + z2 / total)), max(p, (middle + half) / (1 + z2 / total))
 
 
 async def find(measure: Callable[[float], Awaitable[Verdict]], search: Search) -> Capacity:
@@ -138,7 +138,10 @@ def _next(found: Capacity, search: Search) -> float | None:
     if high <= low * (1 + search.tolerance) or (search.whole and high - low <= 1):
         return None
     middle = math.sqrt(low * high)
-    return float(min(max(round(middle), math.floor(low) + 1), math.ceil(high) - 1)) if search.whole else middle
+    if search.whole:
+        return float(min(max(round(middle), math.floor(low) + 1), math.ceil(high) - 1))
+    short = float(f"{middle:.4g}")
+    return short if low < short < high else middle
 
 
 def _sentence(found: Capacity, search: Search) -> str:

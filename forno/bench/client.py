@@ -206,6 +206,7 @@ class _Refused(Exception):
 def _described(error: Exception) -> tuple[str, str]:
     """``error_kind`` and one line."""
     import aiohttp
+    from aiohttp.http_exceptions import HttpProcessingError
 
     kinds: list[tuple[Any, str]] = [
         (_Refused, "status"),
@@ -216,6 +217,8 @@ def _described(error: Exception) -> tuple[str, str]:
     ]
     kind = next((name for types, name in kinds if isinstance(error, types)), "bad_stream")
     text = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):  # whose status is not the server's
+        text = f"not valid HTTP: {error.message}"
     return kind, shown(f"the connection was lost ({text})" if kind == "dropped" else text)
 
 

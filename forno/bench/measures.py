@@ -17,10 +17,11 @@ DEFINITIONS = {
     "client_lag": "actual sending - scheduled sending, the client's own delay, in no other number; in a closed loop one is "
     "scheduled when its client is free",
     "output_tokens_per_s": "output tokens that came within the window / its length, whichever request they belong to",
-    "total_tokens_per_s": "the same, and the prompt tokens of requests whose first chunk came within it",
-    "requests_per_s": "requests whose answer ended within the window / its length",
-    "goodput_per_s": "of those, the ones that met every limit of the SLO / its length; the share is of counted requests, "
-    "failed ones included",
+    "total_tokens_per_s": "output tok/s x (1 + prompt tokens / output tokens of the counted requests)",
+    "requests_per_s": "output tok/s / mean output tokens of the counted requests: requests across the window's edges would "
+    "count too much",
+    "goodput_per_s": "requests/s x share of the answered requests that met every limit of the SLO",
+    "goodput_share": "counted requests that met every limit of the SLO / counted requests, failed ones included",
     "cached_share": "prompt tokens that the server took from its cache / prompt tokens, of counted requests",
     "window": "from sending the first counted request to the end of the last one; warm-up comes before, and until the end "
     "the load is kept up by requests that do not count. Where nothing is left to send, it ends then",

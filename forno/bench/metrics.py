@@ -1,8 +1,8 @@
 """Records to a run's summary, by the definitions in ``measures.py``. It knows records, no server and no load.
 
 Latencies are of the requests that were *sent* in the measured window, however long they took: leaving out those that end
-later would leave out the slow ones. Rates are of what was *received* in it, whoever asked: counting whole requests at its
-edges would give a rate that depends on how long requests are.
+later would leave out the slow ones. Rates rest on the tokens that were *received* in it, whoever asked: whole requests at its
+edges would count too much, by as many as run at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 from forno.bench import measures
 from forno.bench.records import Distribution, RequestRecord, Summary
 
-MAX_LAG_MS = 20.0
+MAX_LAG_MS = 25.0
 """99th percentile of the client's lag beyond which it measures itself rather than the server."""
 MAX_CPU_SHARE = 0.9
+ROUNDING = 1e-4
+"""Seconds: times are kept in microseconds, and an answer may have a hundred gaps to add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,14 @@ def met(record: RequestRecord, slo: Mapping[str, float]) -> bool:
     return record.error is None and measures.meets(record, dict(slo))
 
 
-def tokens_within(record: RequestRecord, start: float, end: float) -> tuple[float, int]:
-    """Output and prompt tokens of a request that count as received from ``start`` to ``end``."""
+def tokens_within(record: RequestRecord, start: float, end: float) -> float:
+    """Output tokens of a request that were received from ``start`` to ``end``."""
     if record.first is None:
-        return 0.0, 0
+        return 0.0
     times = record.first + np.concatenate(([0.0], np.cumsum(record.gaps)))
-    inside = (times >= start) & (times <= end)
-    whole = [float(t) for t in record.chunk_tokens] if record.chunk_tokens else [1.0] * len(times)
-    share = float(np.dot(inside, whole)) / sum(whole)
-    return record.output_tokens * share, record.prompt_tokens if inside[0] else 0
+    inside = (times >= start - ROUNDING) & (times <= end + ROUNDING)
+    weights = np.array(record.chunk_tokens, np.float64) if len(record.chunk_tokens) == len(times) else np.ones(len(times))
+    return record.output_tokens * float(inside @ weights / weights.sum())
 
 
 def summarize(
@@ -72,11 +73,12 @@ def summarize(
     seconds = max(0.0, end - start)
     counted = [r for r in records if r.counted]
     good = [r for r in counted if r.error is None]
-    received = [tokens_within(r, start, end) for r in records]
-    ended = [r for r in records if r.error is None and start <= r.ended <= end]
+    good_outputs, good_inputs = sum(r.output_tokens for r in good), sum(r.prompt_tokens for r in good)
+    rate = sum(tokens_within(r, start, end) for r in records) / seconds if seconds > 0 else 0.0
+    requests_rate = rate * len(good) / good_outputs if good_outputs else 0.0
+    within_slo = sum(met(r, slo) for r in counted) if slo else 0
     told = [r for r in good if r.tells_cached]
     prompts = sum(r.prompt_tokens for r in told)
-    outputs, inputs = sum(o for o, _ in received), sum(p for _, p in received)
     latencies = {name: distribution(measures.values(good, name)) for name in ("ttft", "tpot", "itl", "e2e", "queue")}
     lags = distribution(measures.values(counted, "client_lag"))
     loop = distribution([1e3 * lag for lag in health.loop_lags])
@@ -92,23 +94,19 @@ def summarize(
         e2e_ms=latencies["e2e"],
         queue_ms=latencies["queue"],
         client_lag_ms=lags,
-        output_tokens_per_s=_rate(outputs, seconds),
-        total_tokens_per_s=_rate(outputs + inputs, seconds),
-        requests_per_s=_rate(len(ended), seconds),
-        goodput_per_s=_rate(sum(met(r, slo) for r in ended), seconds) if slo else None,
-        goodput_share=sum(met(r, slo) for r in counted) / len(counted) if slo and counted else None,
+        output_tokens_per_s=rate,
+        total_tokens_per_s=rate * (1 + good_inputs / good_outputs) if good_outputs else 0.0,
+        requests_per_s=requests_rate,
+        goodput_per_s=(requests_rate * within_slo / len(good) if good else 0.0) if slo else None,
+        goodput_share=within_slo / len(counted) if slo and counted else None,
         cached_share=sum(r.cached_tokens for r in told) / prompts if prompts else None,
-        prompt_tokens=sum(r.prompt_tokens for r in good),
-        output_tokens=sum(r.output_tokens for r in good),
+        prompt_tokens=good_inputs,
+        output_tokens=good_outputs,
         valid=not faults,
         problems=[*faults, *problems, *_notes(records)],
         loop_lag_ms=loop,
         client_cpu_share=health.cpu_share,
     )
-
-
-def _rate(count: float, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
 
 
 def _errors(records: Iterable[RequestRecord]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from forno.bench.load import Extent, Gathered
 from forno.bench.measures import itl, ttft
+from forno.bench.records import Run
 from forno.bench.statistics import percentile
 
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
@@ -24,9 +25,9 @@ _CLEAR = "\r\x1b[2K"
 class Progress:
     """Shows one run after the other."""
 
-    def __init__(self, out: TextIO = sys.stderr, width: int = 0) -> None:
-        self._out = out
-        self._live = out.isatty()
+    def __init__(self, out: TextIO | None = None, width: int = 0) -> None:
+        self._out = out or sys.stderr
+        self._live = self._out.isatty()
         self._width = width
         self._task: asyncio.Task[None] | None = None
 
@@ -43,6 +44,18 @@ class Progress:
             if self._live:
                 self._out.write(_CLEAR)
                 self._out.flush()
+
+    def report(self, run: Run) -> None:
+        """A run is over: its numbers in a line that stays."""
+        self.end()
+        summary = run.summary
+        parts = [f"{summary.output_tokens_per_s:.0f} tok/s"]
+        for name, found in (("TTFT", summary.ttft_ms), ("ITL", summary.itl_ms)):
+            parts += [f"{name} p50 {found.p50:.0f} p99 {found.p99:.0f} ms"] if found else []
+        if summary.goodput_share is not None:
+            parts.append(f"{100 * summary.goodput_share:.0f} % within the SLO")
+        parts.append(f"{summary.completed} counted" + (f", {summary.failed} FAILED" if summary.failed else ""))
+        self.say(f"{run.load}: {' · '.join(parts)}" + ("" if summary.valid else " · NOT VALID"))
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -99,7 +99,8 @@ class FileWorkload(Workload):
     repeat: bool = knob(True, "Begin again after the last request.")
 
     def __post_init__(self) -> None:
-        _check_file(self.path, self.limit, self.max_tokens)
+        Workload.__post_init__(self)
+        _check_file(self.path, self.max_tokens)
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         groups = _sessions(traces.read(Path(self.path), "jsonl", self.limit))
@@ -128,11 +129,12 @@ class TraceWorkload(Workload):
     block_tokens: int = knob(512, "Tokens of a block that a hash in a Mooncake trace stands for.")
 
     def __post_init__(self) -> None:
-        _check_file(self.path, self.limit, self.max_tokens)
-        if not (math.isfinite(self.speed) and self.speed > 0):
-            raise ConfigError(f"--speed must be a number above 0, got {self.speed}")
-        if self.block_tokens < 1 or min(self.max_input_tokens, self.max_output_tokens) < 0:
-            raise ConfigError("--block-tokens must be at least 1, --max-input-tokens and --max-output-tokens at least 0")
+        Workload.__post_init__(self)
+        _check_file(self.path, self.max_tokens)
+        if not 1e-6 <= self.speed <= 1e6:
+            raise ConfigError(f"--speed must lie between 0.000001 and 1000000, got {self.speed}")
+        if not self.block_tokens:
+            raise ConfigError("--block-tokens must be at least 1")
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         path = Path(self.path)
@@ -158,12 +160,10 @@ def _time(request: Recorded) -> float:
     return request.at
 
 
-def _check_file(path: str, limit: int, max_tokens: int) -> None:
+def _check_file(path: str, max_tokens: int) -> None:
     if not path:
         raise ConfigError("this workload reads a file: name it with --path")
     if not Path(path).is_file():
         raise ConfigError(f"there is no file {path}")
-    if limit < 0:
-        raise ConfigError(f"--limit must be at least 0, got {limit}")
-    if not 1 <= max_tokens <= traces.TOKEN_LIMIT:
-        raise ConfigError(f"--max-tokens must lie between 1 and {traces.TOKEN_LIMIT}, got {max_tokens}")
+    if not max_tokens:
+        raise ConfigError("--max-tokens must be at least 1")

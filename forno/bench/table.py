@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from forno.bench.numbers import shown
 from forno.bench.records import Distribution, Result, Run, Summary
 from forno.bench.statistics import confidence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = 6
-"""Loads beside each other; more go into further tables."""
+COLUMNS, COLUMN_WIDTH, LABEL_WIDTH = 6, 20, 26
+"""Loads beside each other at most, more go into further tables; characters of one, and of the labels before them."""
 LABELS = {
     "output_tokens_per_s": "output tok/s",
     "total_tokens_per_s": "total tok/s",
@@ -33,9 +34,9 @@ Column = tuple[str, Sequence[Summary]]
 
 
 def columns_of(result: Result) -> list[Column]:
-    """A column per load in the order of their first runs, and one per stage of loads that have several."""
+    """A column per load, in order of first runs (those of a search by load), and one per step of a load that has several."""
     groups: dict[str, list[Run]] = {}
-    for run in result.runs:
+    for run in sorted(result.runs, key=lambda run: run.value) if result.capacity else result.runs:
         groups.setdefault(run.load, []).append(run)
     columns: list[Column] = []
     for load, runs in groups.items():
@@ -77,14 +78,7 @@ def _mean(summaries: Sequence[Summary], read: Callable[[Summary], float | None],
     if not values:
         return "–"
     mean, half = confidence(values)
-    return number(mean) + (f" ± {number(half)}" if isfinite(half) else "") + unit
-
-
-def number(value: float) -> str:
-    """Three significant digits, thousands apart."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return shown(mean) + (f" ± {shown(half, 2)}" if isfinite(half) else "") + unit
 
 
 def _count(value: int) -> str:
@@ -100,13 +94,14 @@ def print_result(result: Result, console: Console) -> None:
     console.print(f"[bold]{result.model}[/bold] at {result.url}", highlight=False)
     console.print(Text(f"{result.workload.get('name', 'load')}: {workload}", style="dim"))
     columns = columns_of(result)
-    for start in range(0, len(columns), COLUMNS):
-        part = columns[start : start + COLUMNS]
+    beside = max(1, min(COLUMNS, (console.width - LABEL_WIDTH) // COLUMN_WIDTH))
+    for start in range(0, len(columns), beside):
+        part = columns[start : start + beside]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         table.add_column("")
         for heading, _ in part:
-            table.add_column(heading, justify="right", max_width=26)
+            table.add_column(heading, justify="right", max_width=COLUMN_WIDTH - 2)
         for metric, statistic, cells in rows_of(part, result.slo):
             table.add_row(metric, Text(statistic, style="dim"), *cells)
         console.print()

@@ -32,13 +32,14 @@ import msgspec
 from forno.errors import ConfigError
 
 FORMATS = ("auto", "azure", "mooncake", "jsonl")
-LINE_LIMIT, REQUEST_LIMIT, TOKEN_LIMIT = 16 << 20, 2_000_000, 10_000_000
-"""Bytes of a line, requests of a file, tokens of a request: above these a file is taken for something else."""
+LINE_LIMIT, FILE_LIMIT, REQUEST_LIMIT, TOKEN_LIMIT = 16 << 20, 2 << 30, 2_000_000, 10_000_000
+"""Bytes of a line and of what is read of a file, its requests, tokens of a request: more is taken for something else."""
 _RESERVED = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 """Fields of a request's body that the load generator sets."""
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKEN_LIMIT)]
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Recorded:
 
 
 class _Mooncake(msgspec.Struct, forbid_unknown_fields=True):
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    timestamp: Time
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[int] = []
@@ -70,7 +71,7 @@ class _Message(msgspec.Struct):
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    at: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    at: Time | None = None
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] | None = None
     prompt: str | None = None
     input_tokens: Tokens | None = None
@@ -110,11 +111,13 @@ def read(path: Path, format: str = "auto", limit: int = 0, block_tokens: int = 5
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbers, from 1, and texts of the lines that are not blank."""
     with path.open("rb") as file:
-        number = 0
+        number = size = 0
         while line := file.readline(LINE_LIMIT + 1):
-            number += 1
+            number, size = number + 1, size + len(line)
             if len(line) > LINE_LIMIT:
                 raise ConfigError(f"{path}:{number}: the line is longer than {LINE_LIMIT >> 20} MiB")
+            if size > FILE_LIMIT:
+                raise ConfigError(f"{path}:{number}: more than {FILE_LIMIT >> 30} GiB; take the first requests with a limit")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError:
@@ -157,10 +160,9 @@ def _guess(text: str) -> str:
 
 def _parsed(path: Path, number: int, line: str, parse: Parse) -> Recorded:
     try:
-        recorded = parse(line)
-    except (ValueError, msgspec.MsgspecError) as error:
+        return parse(line)
+    except (ValueError, OverflowError, RecursionError, csv.Error, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path}:{number}: {error}") from None
-    return recorded
 
 
 def _azure(line: str, columns: list[int]) -> Recorded:

@@ -7,18 +7,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
+from forno.bench import lengths
+from forno.bench.lengths import Distribution
 from forno.bench.ruler import Ruler
+from forno.errors import ConfigError
+from forno.options import flag
 
 Message = dict[str, Any]
 """``{"role": ..., "content": ...}`` as in the OpenAI API."""
 
 
+LENGTH, TIME = "LENGTH", "TIME"
+"""Metavars of fields that are distributions."""
+LARGEST = 10_000_000
+"""Of any count: tokens, documents, requests."""
+
+
 def knob(default: Any, help: str, **metadata: Any) -> Any:
     """A documented field of a workload. ``metadata`` may hold ``choices`` and ``metavar`` for the command line."""
     return field(default=default, metadata={"help": help, **metadata})
+
+
+def length(default: str, help: str) -> Any:
+    """A field that is a distribution of lengths in the server's tokens."""
+    return knob(default, f"{help}, in the server's tokens: {lengths.FORMS}.", metavar=LENGTH)
 
 
 def user(content: str) -> Message:
@@ -81,9 +96,21 @@ class Workload(ABC):
 
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.metadata.get("metavar") in (LENGTH, TIME):
+                self.distribution(spec.name)
+            elif isinstance(value, int) and not 0 <= value <= LARGEST:
+                raise ConfigError(f"{flag(spec.name)} must lie between 0 and {LARGEST}, got {value}")
+
     def params(self) -> dict[str, Any]:
         """Name and every parameter, for the result file: together with the seed, enough to send the same again."""
         return {"name": self.name, **asdict(self)}
+
+    def distribution(self, field: str) -> Distribution:
+        """What a field says in the words of ``lengths.py``."""
+        return lengths.parse(getattr(self, field), flag(field))
 
     @abstractmethod
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:

@@ -17,12 +17,10 @@ from forno.bench import lengths
 from forno.bench.corpus import Corpus
 from forno.bench.replay import FileWorkload, TraceWorkload
 from forno.bench.ruler import Ruler
-from forno.bench.workload import Call, Conversation, Message, Single, Workload, knob, system, user
+from forno.bench.workload import TIME, Call, Conversation, Message, Single, Workload, knob, length, system, user
 from forno.errors import ConfigError
 
 __all__ = ["WORKLOADS", "Call", "Conversation", "Workload", "workload_class"]
-
-_LENGTH = f"in the server's tokens: {lengths.FORMS}"
 
 
 def _generator(seed: int, *what: object) -> random.Random:
@@ -59,16 +57,13 @@ class ChatWorkload(Workload):
 
     name = "chat"
 
-    input_tokens: str = knob("uniform:60:200", f"Length of a prompt, {_LENGTH}.", metavar="LENGTH")
-    max_tokens: str = knob("64", f"Length of an answer, {_LENGTH}.", metavar="LENGTH")
+    input_tokens: str = length("uniform:60:200", "Length of a prompt")
+    max_tokens: str = length("64", "Length of an answer")
     system_tokens: int = knob(0, "Length of a system prompt that all requests share; 0: none.")
-
-    def __post_init__(self) -> None:
-        _check(self, "input_tokens", "max_tokens")
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         writer = _Writer(Corpus.load(), ruler)
-        inputs, outputs = lengths.parse(self.input_tokens, "input_tokens"), lengths.parse(self.max_tokens, "max_tokens")
+        inputs, outputs = self.distribution("input_tokens"), self.distribution("max_tokens")
         shared = (system(writer.text(_generator(seed, "chat:system"), self.system_tokens)),) if self.system_tokens else ()
 
         def make(rng: random.Random) -> Call:
@@ -86,13 +81,13 @@ class RagWorkload(Workload):
 
     documents: int = knob(4, "Documents that there are.")
     documents_per_prompt: int = knob(1, "Different documents in a prompt, in their own order unless shuffled.")
-    document_tokens: str = knob("1200", f"Length of a document, {_LENGTH}.", metavar="LENGTH")
+    document_tokens: str = length("1200", "Length of a document")
     shuffle: float = knob(0.0, "Probability that the documents of a prompt are in random order, 0 to 1.", metavar="PROBABILITY")
-    question_tokens: str = knob("16", f"Length of a question, {_LENGTH}.", metavar="LENGTH")
-    max_tokens: str = knob("64", f"Length of an answer, {_LENGTH}.", metavar="LENGTH")
+    question_tokens: str = length("16", "Length of a question")
+    max_tokens: str = length("64", "Length of an answer")
 
     def __post_init__(self) -> None:
-        _check(self, "document_tokens", "question_tokens", "max_tokens")
+        Workload.__post_init__(self)
         if not 1 <= self.documents_per_prompt <= self.documents <= 100_000:
             raise ConfigError(
                 f"--documents-per-prompt must lie between 1 and --documents, and those be at most 100000; "
@@ -103,7 +98,7 @@ class RagWorkload(Workload):
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         writer = _Writer(Corpus.load(), ruler)
-        questions, outputs = (lengths.parse(text, "length") for text in (self.question_tokens, self.max_tokens))
+        questions, outputs = self.distribution("question_tokens"), self.distribution("max_tokens")
         texts = [self._document(writer, seed, number) for number in range(self.documents)]
 
         def make(rng: random.Random) -> Call:
@@ -118,7 +113,7 @@ class RagWorkload(Workload):
 
     def _document(self, writer: _Writer, seed: int, number: int) -> str:
         rng = _generator(seed, "rag:document", number)
-        return f"Document {number + 1}\n" + writer.text(rng, lengths.parse(self.document_tokens, "length").whole(rng))
+        return f"Document {number + 1}\n" + writer.text(rng, self.distribution("document_tokens").whole(rng))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +123,13 @@ class TurnsWorkload(Workload):
     name = "turns"
 
     turns: int = knob(5, "Questions of a conversation.")
-    question_tokens: str = knob("uniform:30:90", f"Length of a question, {_LENGTH}.", metavar="LENGTH")
+    question_tokens: str = length("uniform:30:90", "Length of a question")
     system_tokens: int = knob(200, "Length of a system prompt that all conversations share; 0: none.")
-    think_seconds: str = knob(
-        "0", f"Time between an answer and the next question, in seconds: {lengths.FORMS}.", metavar="TIME"
-    )
-    max_tokens: str = knob("64", f"Length of an answer, {_LENGTH}.", metavar="LENGTH")
+    think_seconds: str = knob("0", f"Time between an answer and the next question, in seconds: {lengths.FORMS}.", metavar=TIME)
+    max_tokens: str = length("64", "Length of an answer")
 
     def __post_init__(self) -> None:
-        _check(self, "question_tokens", "think_seconds", "max_tokens")
+        Workload.__post_init__(self)
         if not 1 <= self.turns <= 10_000:
             raise ConfigError(f"--turns must lie between 1 and 10000, got {self.turns}")
 
@@ -166,14 +159,14 @@ class _Talk:
         if self.asked == self.workload.turns:
             return None
         self.messages.append({"role": "assistant", "content": answer})
-        self.think_seconds = lengths.parse(self.workload.think_seconds, "think_seconds").draw(self.rng)
+        self.think_seconds = self.workload.distribution("think_seconds").draw(self.rng)
         return self._ask()
 
     def _ask(self) -> Call:
         self.asked += 1
-        tokens = lengths.parse(self.workload.question_tokens, "question_tokens").whole(self.rng)
+        tokens = self.workload.distribution("question_tokens").whole(self.rng)
         self.messages.append(user(f"Question {self.asked}. What about this? {self.writer.text(self.rng, tokens)}"))
-        return Call(lengths.parse(self.workload.max_tokens, "max_tokens").whole(self.rng), tuple(self.messages))
+        return Call(self.workload.distribution("max_tokens").whole(self.rng), tuple(self.messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +175,12 @@ class LongWorkload(Workload):
 
     name = "long"
 
-    input_tokens: str = knob("3000", f"Length of a prompt, {_LENGTH}.", metavar="LENGTH")
-    max_tokens: str = knob("64", f"Length of an answer, {_LENGTH}.", metavar="LENGTH")
-
-    def __post_init__(self) -> None:
-        _check(self, "input_tokens", "max_tokens")
+    input_tokens: str = length("3000", "Length of a prompt")
+    max_tokens: str = length("64", "Length of an answer")
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         writer = _Writer(Corpus.load(), ruler)
-        inputs, outputs = lengths.parse(self.input_tokens, "input_tokens"), lengths.parse(self.max_tokens, "max_tokens")
+        inputs, outputs = self.distribution("input_tokens"), self.distribution("max_tokens")
 
         def make(rng: random.Random) -> Call:
             return Call(outputs.whole(rng), (user(writer.ask(rng, "Summarize:\n", inputs.whole(rng))),))
@@ -204,15 +194,12 @@ class RandomWorkload(Workload):
 
     name = "random"
 
-    input_tokens: str = knob("lognormal:512:0.5:4096", f"Length of a prompt, {_LENGTH}.", metavar="LENGTH")
-    max_tokens: str = knob("lognormal:128:0.5:1024", f"Length of an answer, {_LENGTH}.", metavar="LENGTH")
-
-    def __post_init__(self) -> None:
-        _check(self, "input_tokens", "max_tokens")
+    input_tokens: str = length("lognormal:512:0.5:4096", "Length of a prompt")
+    max_tokens: str = length("lognormal:128:0.5:1024", "Length of an answer")
 
     def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
         writer = _Writer(Corpus.load(), ruler)
-        inputs, outputs = lengths.parse(self.input_tokens, "input_tokens"), lengths.parse(self.max_tokens, "max_tokens")
+        inputs, outputs = self.distribution("input_tokens"), self.distribution("max_tokens")
 
         def make(rng: random.Random) -> Call:
             return Call(outputs.whole(rng), (user(writer.ask(rng, "", inputs.whole(rng))),))
@@ -233,11 +220,3 @@ def workload_class(name: str) -> type[Workload]:
     near = get_close_matches(name, WORKLOADS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(f"unknown workload {name!r}{hint} (there are {', '.join(WORKLOADS)})")
-
-
-def _check(workload: Workload, *distributions: str) -> None:
-    """Raise ``ConfigError`` unless those fields are distributions, and a shared prompt has a possible length."""
-    for field in distributions:
-        lengths.parse(getattr(workload, field), f"--{field.replace('_', '-')}")
-    if not 0 <= getattr(workload, "system_tokens", 0) <= 10_000_000:
-        raise ConfigError(f"--system-tokens must lie between 0 and 10000000, got {workload.system_tokens}")  # type: ignore[attr-defined]

@@ -96,6 +96,10 @@ OWN = '{"prompt": "a"}\n'
         ("jsonl", OWN + '{"prompt": "a", "max_tokens": 0}', "trace:2: .*max_tokens"),
         ("jsonl", OWN + '{"prompt": "a", "at": -1}', "trace:2: .*at"),
         ("jsonl", OWN + '{"prompt": "a", "body": {"stream": false}}', "trace:2: body must not set 'stream'"),
+        ("jsonl", OWN + '{"at": 1e16, "prompt": "a"}', "trace:2: .*at"),
+        ("jsonl", OWN + '{"prompt": "a", "body": {"x": ' + "[" * 100_000 + "]" * 100_000 + "}}", "trace:2: "),
+        ("auto", AZURE + "2023-11-16 18:15:51,1\r2,1\n", "trace:4: "),
+        ("auto", AZURE + '"' + "x" * 200_000 + "\n", "trace:4: "),
         ("parquet", OWN, "parquet"),
     ],
 )
@@ -110,6 +114,9 @@ def test_bytes_that_are_no_text_and_endless_lines(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(traces, "LINE_LIMIT", 100)
     with pytest.raises(ConfigError, match=r"trace:2: .*longer"):
         read(write(tmp_path, OWN + "x" * 101))
+    monkeypatch.setattr(traces, "FILE_LIMIT", 2 * len(OWN))
+    with pytest.raises(ConfigError, match=r"trace:3: more than"):
+        read(write(tmp_path, OWN * 3))
 
 
 def test_a_file_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

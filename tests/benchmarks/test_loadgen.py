@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,16 @@ from benchmarks.loadgen import Record, percentile, prompts, run
 
 
 def options(url: str, **changed: Any) -> argparse.Namespace:
-    defaults: dict[str, Any] = {"url": url, "model": "m", "workload": "chat", "n": 6, "max_tokens": 3, "seed": 1, "label": "x"}
+    defaults: dict[str, Any] = {
+        "url": url,
+        "model": "m",
+        "workload": "chat",
+        "n": 6,
+        "max_tokens": 3,
+        "seed": 1,
+        "label": "x",
+        "prompts": None,
+    }
     return argparse.Namespace(**{**defaults, **changed})
 
 
@@ -107,3 +117,17 @@ async def test_a_long_prompt_arrives_among_the_others(fake: tuple[Fake, str]) ->
     assert found["long_ttft"] is not None
     (long,) = [body for body in server.asked if body["max_tokens"] == 1]
     assert len(long["messages"][0]["content"]) > 5000
+
+
+async def test_a_files_questions_are_all_asked(fake: tuple[Fake, str], tmp_path: Path) -> None:
+    server, url = fake
+    path = tmp_path / "calls.jsonl"
+    calls = [{"messages": [{"role": "user", "content": f"q{i}"}], "max_tokens": 2 + i} for i in range(4)]
+    path.write_text("".join(f"{json.dumps(call)}\n" for call in calls))
+    found = await run(options(url, prompts=path), 2)
+    assert sorted((body["messages"][0]["content"], body["max_tokens"]) for body in server.asked) == [
+        (f"q{i}", 2 + i) for i in range(4)
+    ]
+    assert (found["tok"], found["err"]) == (14, 0)
+    assert found["ttft_mean"] > 0
+    assert found["tpot_mean"] >= 0

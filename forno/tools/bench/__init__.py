@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options: those of measuring, and the other words."""
     measuring.add_arguments(parser)
     parser.set_defaults(run_word=measuring.run)
-    words = parser.add_subparsers(metavar="WORD", title="words", parser_class=_LaterParser)
+    words = parser.add_subparsers(metavar="WORD", title="words", prog=parser.prog, parser_class=_LaterParser)
     for word, text in WORDS.items():
         if find_spec(f"{__name__}.{word}"):
             words.add_parser(word, help=text, description=text[0].upper() + text[1:] + ".").word = word

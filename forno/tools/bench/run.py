@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import platform
 import shlex
 import signal
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +23,7 @@ from forno.bench.probe import describe, find_model
 from forno.bench.progress import Progress
 from forno.bench.records import Result, Run
 from forno.bench.table import print_result
+from forno.errors import ConfigError
 from forno.tools.bench.options import add_arguments
 from forno.tools.bench.plan import Plan, plan_of
 from forno.tools.bench.search import search
@@ -33,10 +36,11 @@ INTERRUPTED = 130
 def run(args: argparse.Namespace) -> int:
     """Measure; returns the exit status."""
     plan = plan_of(args)
+    for path in (args.output, args.csv, args.html):
+        _check_writable(path)
     result = run_loop(lambda: _measure(plan))
     if args.output:
         args.output.write_bytes(msgspec.json.encode(result))
-    _write_others(result, args)
     if args.json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
@@ -44,7 +48,14 @@ def run(args: argparse.Namespace) -> int:
 
         wide = None if sys.stdout.isatty() else 160
         print_result(result, Console(width=wide))
+    _write_others(result, args)
     return _status(result, args)
+
+
+def _check_writable(path: Path | None) -> None:
+    """Before the measuring, not after it."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise ConfigError(f"cannot write {path}: is there a directory {path.parent}, and may you write in it?")
 
 
 def _write_others(result: Result, args: argparse.Namespace) -> None:
@@ -68,7 +79,7 @@ async def _measure(plan: Plan) -> Result:
     bench = await prepare(replace(target, model=model), plan.settings, scrape=plan.args.metrics)
     progress = Progress()
     if plan.args.progress:
-        bench.watch = progress.begin
+        bench.watch, bench.finished = progress.begin, progress.report
     _stop_on_interrupt(bench, progress)
     runs: list[Run] = []
     capacity = None

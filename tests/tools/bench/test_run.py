@@ -1,0 +1,317 @@
+"""``forno bench`` as a user calls it, against a server that does what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from forno.__main__ import main
+from forno.bench.read import read_result
+from forno.bench.records import Result
+from forno.tools.bench.run import INTERRUPTED
+from tests.bench.scripted import Request, Script, Send, Server, delta, reply, serving, stream, whole
+
+
+@contextmanager
+def server_of(script: Script = whole) -> Iterator[Server]:
+    """A scripted server in a thread of its own."""
+    started, stop = threading.Event(), asyncio.Event()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        async with serving(script) as server:
+            found.extend([server, asyncio.get_running_loop()])
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    started.wait()
+    try:
+        yield found[0]
+    finally:
+        found[1].call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+SHORT = ("--num-prompts", "6", "--concurrency", "2", "--no-progress", "--max-lag", "10000")
+
+
+def bench(script: Script, *words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a short run."""
+    with server_of(script) as server:
+        status = main(["bench", "--url", server.url, *SHORT, *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def failing(script: Script, share: int = 1) -> Script:
+    """The script for one streamed request in ``share`` after the probe, a good server for the others."""
+    seen = [0]
+
+    def answer(request: Request) -> Any:
+        if not request.body.get("stream"):
+            return whole(request)
+        seen[0] += 1
+        return script(request) if seen[0] > 1 and seen[0] % share == 0 else whole(request)
+
+    return answer
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = bench(whole, capsys=capsys)
+    assert (status, err) == (0, "")
+    for text in ("tiny at http://", "closed, 2 clients", "output tok/s", "TTFT, ms", "time to first token"):
+        assert text in out
+
+
+def test_json_files_and_the_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    paths = tmp_path / "r.json", tmp_path / "r.csv"
+    words = (
+        "--json",
+        "--output",
+        str(paths[0]),
+        "--csv",
+        str(paths[1]),
+        "--repeats",
+        "2",
+        "--slo",
+        "ttft=1e6",
+        "--api-key",
+        "secret",
+    )
+    status, out, _ = bench(whole, *words, capsys=capsys)
+    assert status == 0
+    result = msgspec.json.decode(out, type=Result)
+    assert result == read_result(paths[0])
+    assert paths[1].read_text().count("closed, 2 clients") == 2
+    assert [(run.repeat, run.summary.completed, run.summary.goodput_share) for run in result.runs] == [(0, 6, 1.0), (1, 6, 1.0)]
+    assert result.runs[0].seed != result.runs[1].seed
+    assert (result.model, result.slo, result.workload["name"]) == ("tiny", {"ttft": 1e6}, "chat")
+    assert "secret" not in out
+
+
+def test_repeats_send_other_prompts_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, differ in ((("--repeats", "2"), True), (("--repeats", "2", "--same-prompts"), False)):
+        with server_of() as server:
+            main(
+                [
+                    "bench",
+                    "--url",
+                    server.url,
+                    "--concurrency",
+                    "1",
+                    "--num-prompts",
+                    "3",
+                    "--warmup",
+                    "0",
+                    "--no-progress",
+                    *words,
+                ]
+            )
+        sent = [json.dumps(r.body["messages"]) for r in server.requests if r.body.get("stream")][1:]
+        salts = {r.body.get("cache_salt") for r in server.requests if r.body.get("stream")}
+        assert sent[:3] != sent[-3:] if differ else set(sent[:3]) <= set(sent[3:])
+        assert len(salts) == (3 if differ else 1)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "load"),
+    [
+        (("--rate", "500"), "poisson, 500 requests/s"),
+        (("--request-rate", "500", "--burstiness", "0.5"), "gamma of burstiness 0.5, 500 requests/s"),
+        (("--rate", "500", "--arrivals", "constant"), "constant, 500 requests/s"),
+        (("--steps", "200@0.1,400@0.1"), "poisson, 200 for 0.1 s, then 400 for 0.1 s requests/s"),
+        (("--ramp", "100-300@0.1"), "poisson, 100 to 300 for 0.1 s requests/s"),
+    ],
+)
+def test_open_loops(words: tuple[str, ...], load: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of() as server:
+        common = ("--no-progress", "--json", "--max-lag", "10000", "--warmup", "0")
+        extent = () if words[0] in ("--steps", "--ramp") else ("--num-prompts", "9")
+        status = main(["bench", "--url", server.url, *common, *extent, *words])
+    result = msgspec.json.decode(capsys.readouterr().out, type=Result)
+    assert status == 0
+    assert result.runs[0].load == load
+    assert len(result.runs[0].stages) == (2 if words[0] == "--steps" else 0)
+    assert not extent or result.runs[0].summary.completed == 9
+
+
+def test_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"at": at, "prompt": "An oven", "max_tokens": 2}) + "\n" for at in (5, 5.02, 5.04)))
+    with server_of() as server:
+        assert main(["bench", "--url", server.url, "--trace", str(path), "--speed", "2", "--json", "--no-progress"]) == 0
+    run = msgspec.json.decode(capsys.readouterr().out, type=Result).runs[0]
+    assert [r.scheduled for r in run.requests] == pytest.approx([0, 0.01, 0.02])
+    assert {r.path for r in server.requests if r.body.get("stream")} == {"/v1/completions"}
+
+
+def test_completions(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of() as server:
+        assert main(["bench", "--url", server.url, *SHORT, "--endpoint", "completions", "--model", "other"]) == 0
+    assert {(r.path, r.body["model"]) for r in server.requests if r.body.get("stream")} == {("/v1/completions", "other")}
+    capsys.readouterr()
+
+
+BROKEN = {
+    "a crash": (
+        Send(reply({"error": "boom"}, "500 Internal Server Error")),
+        "(status), such as: 500 Internal Server Error: boom",
+    ),
+    "a lost connection": (Send(close=True), "(dropped), such as: the connection was lost"),
+    "half an answer": (Send(stream(delta("a"))), "(bad_stream), such as: the stream ended without [DONE]"),
+    "silence": (Send(hang=True), "(timeout), such as: no content 0.01 s after it was sent"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_failures_are_reported_and_the_status_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    send, message = BROKEN[name]
+    waits = ("--first-timeout", "0.01") if name == "silence" else ()
+    with server_of(failing(lambda request: send, share=6)) as server, ExitStack() as stack:
+        if waits:  # a good answer must not be late because this machine is busy
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr("forno.bench.client.TICK", 0.5)
+        words = ("--num-prompts", "6", "--concurrency", "1", "--warmup", "0", "--no-progress", "--max-lag", "10000")
+        status = main(["bench", "--url", server.url, *words, *waits])
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert message in " ".join(out.split())
+    assert "requests failed" in err
+    assert "failed" in out
+
+
+def test_some_failures_may_be_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    script = failing(lambda request: Send(reply({"error": "full"}, "429 Too Many Requests")), share=3)
+    assert bench(script, "--max-failures", "100", capsys=capsys)[0] == 0
+
+
+def test_a_server_that_only_fails_is_never_a_silent_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    script = failing(lambda request: Send(reply({"error": "boom"}, "500 Internal Server Error")))
+    status, out, err = bench(script, "--max-failures", "1000000", capsys=capsys)
+    assert status == 1
+    assert "no counted request was answered" in out
+    assert "not valid: closed, 2 clients" in err
+    assert "TTFT, ms" not in out
+
+
+def test_a_server_that_dies_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    script = failing(lambda request: Send(close=True))
+    status, out, _ = bench(script, "--duration", "100000", "--num-prompts", "100000", capsys=capsys)
+    assert status == 1
+    assert "the run was given up: 50 requests failed in a row" in " ".join(out.split())
+
+
+def test_ctrl_c_reports_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """The server presses it, on the tenth request."""
+    seen = [0]
+
+    def script(request: Request) -> Send:
+        seen[0] += bool(request.body.get("stream"))
+        if seen[0] == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+            return Send(hang=True)
+        return whole(request)
+
+    status, out, err = bench(script, "--num-prompts", "1000", "--json", capsys=capsys)
+    result = msgspec.json.decode(out, type=Result)
+    assert status == INTERRUPTED
+    assert result.interrupted
+    assert result.runs[0].interrupted
+    assert result.runs[0].summary.completed > 0
+    assert any("interrupted" in problem for problem in result.runs[0].summary.problems)
+    assert "once more to leave at once" in err
+
+
+def test_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that takes four connections of a run, and refuses what comes on others."""
+    known: dict[str, list[int]] = {}
+
+    def script(request: Request) -> Send:
+        if not request.body.get("stream"):
+            return whole(request)
+        connections = known.setdefault(request.body["cache_salt"], [])
+        if request.connection not in connections:
+            connections.append(request.connection)
+        full = connections.index(request.connection) >= 4
+        return Send(reply({"error": "full"}, "429 Too Many Requests")) if full else whole(request)
+
+    words = ("--find-capacity", "concurrency", "--slo", "ttft=1e6", "--num-prompts", "60", "--max-lag", "10000", "--json")
+    with server_of(script) as server:
+        status = main(["bench", "--url", server.url, *words, "--no-progress", "--capacity-tolerance", "1"])
+    capacity = msgspec.json.decode(capsys.readouterr().out, type=Result).capacity
+    assert status == 0
+    assert capacity is not None
+    assert (capacity["value"], capacity["upper"]) == (4, 5)
+    assert [probe["value"] for probe in capacity["probes"]][:4] == [1, 2, 4, 8]
+
+
+def test_a_capacity_that_is_not_there_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--find-capacity", "concurrency", "--slo", "ttft=1e-6")
+    status, out, _ = bench(whole, *words, capsys=capsys)
+    assert status == 1
+    assert "no load meets the SLO for 95 % of requests: at the lowest tried, 1 clients, 0 % of" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--concurrency", "2", "--rate", "3"), "contradict each other"),
+        (("--concurrency", "two"), "write numbers"),
+        (("--concurrency", "1.5"), "whole numbers"),
+        (("--concurrency", "0"), "at least 1 client"),
+        (("--rate", "-3"), "between 0 and 1e6"),
+        (("--steps", "fast"), "cannot read 'fast'"),
+        (("--rate", "3", "--burstiness", "2", "--arrivals", "constant"), "burstiness"),
+        (("--workload", "caht"), "did you mean chat?"),
+        (("--documents", "3"), "--documents is no option of the workload chat"),
+        (("--workload", "rag", "--documents", "three"), "--documents must be int, got 'three'"),
+        (("--trace", "/nowhere.csv"), "there is no file"),
+        (("--slo", "speed=3"), "is not a limit"),
+        (("--find-capacity",), "needs --slo"),
+        (("--output", "/nowhere/r.json"), "cannot write /nowhere/r.json"),
+        (("--url", "http://127.0.0.1:9"), "no answer from http://127.0.0.1:9/v1/models"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("forno bench: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [("--num-prompts", "0"), ("--duration", "-1"), ("--extra-body", "{"), ("--extra-body", "[1]"), ("--warmup", "-2")]
+)
+def test_wrong_values_are_status_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *words])
+    assert stop.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("compare", "--help"), ("report", "--help")])
+def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *words])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['forno bench', *words[:-1]])}")
+
+
+def test_the_word_run_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of() as server:
+        assert main(["bench", "run", "--url", server.url, *SHORT]) == 0
+    assert "closed, 2 clients" in capsys.readouterr().out
