@@ -183,7 +183,7 @@ class KvCache:
                 copies = ((match.source, destination),)
         table.ids = tuple(table.blocks)
         if self.ghost is not None:
-            table.found, table.followed = self.ghost.hold(table.hashes, self.num_held), len(table.hashes)
+            table.found, table.followed = self.ghost.hold(table.hashes), len(table.hashes)
         return copies
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
@@ -198,6 +198,8 @@ class KvCache:
             return False
         table.blocks.extend(taken)
         table.ids = tuple(table.blocks)
+        if self.ghost is not None:
+            self.ghost.settle(self.num_held)
         return True
 
     def index_computed(self, table: BlockTable, tokens: Sequence[int], computed: int) -> list[bytes]:
@@ -215,7 +217,7 @@ class KvCache:
                     self._contents.add(table.blocks[i], table.content(i, tokens, self.block_size))
         table.indexed = full
         if self.ghost is not None and full > table.followed:
-            self.ghost.hold(table.hashes[table.followed : full], self.num_held)
+            self.ghost.hold(table.hashes[table.followed : full])
             table.followed = full
         return filled
 
