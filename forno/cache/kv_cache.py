@@ -23,7 +23,7 @@ from forno.cache.use import Holder, KvUse, UseTotals, kv_use
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
 MOST_EVICTED = 1 << 16
-"""Hashes of evicted blocks remembered, some 16 MB; fewer where four times the cache's blocks are fewer."""
+"""Hashes of evicted blocks remembered, some 11 MB; fewer where four times the cache's blocks are fewer."""
 
 
 class Match(NamedTuple):

@@ -60,7 +60,7 @@ class MissCounts:
 
 
 class Evicted:
-    """The hashes of the blocks overwritten last, ``size`` of them at most: some 250 bytes each."""
+    """The hashes of the blocks overwritten last, ``size`` of them at most: some 175 bytes each."""
 
     __slots__ = ("_hashes", "size")
 
