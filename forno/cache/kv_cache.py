@@ -260,6 +260,8 @@ class KvCache:
         self.index.check_integrity()
         if self.ghost is not None:
             self.ghost.check_integrity()
+        if self._contents is not None:
+            assert all(self.index.hash_of(block) for block in self._contents), "a content without its block"
         counts = [0] * self.num_blocks
         for table in tables:
             assert table.ids == tuple(table.blocks), "a table's ids are stale"
