@@ -22,8 +22,8 @@ from forno.cache.use import Holder, KvUse, UseTotals, kv_use
 
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
-MOST_EVICTED = 1 << 16
-"""Hashes of evicted blocks remembered, some 11 MB; fewer where four times the cache's blocks are fewer."""
+LEAST_EVICTED, MOST_EVICTED = 1 << 10, 1 << 16
+"""Hashes of evicted blocks remembered: four times the cache's blocks, within these bounds (the latter some 11 MB)."""
 
 
 class Match(NamedTuple):
@@ -65,7 +65,7 @@ class KvCache:
         self.use = UseTotals()
         self.ghost = GhostCache(num_blocks, block_size) if enable_prefix_caching else None
         """Says what other numbers of blocks would have found."""
-        self._evicted = Evicted(min(4 * num_blocks, MOST_EVICTED))
+        self._evicted = Evicted(min(max(4 * num_blocks, LEAST_EVICTED), MOST_EVICTED))
         self._contents = Contents() if explain_salts else None
         self._groups = 0
 
