@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.kernels.shapes import BLOCK, RandomTensors
-from benchmarks.roofline import kind
 from benchmarks.weights import held_as
 from forno.kernels.cpu.lower import Limits
 from forno.kernels.cpu.pack import pack_weights
 from forno.models import build_program
 from forno.program import passes
+from forno.program.cost_model import kind
 from forno.program.formats import FORMATS
 from forno.request import Request, Row, SamplingParams, StepPlan
 from forno.runner.cpu import CpuRunner

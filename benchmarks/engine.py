@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Contention, Sample, machine, progress, table
-from benchmarks.roofline import DEFINITION, Ceiling, by_kind
+from benchmarks.roofline import by_kind
 from forno.config import DEFAULT_MODEL, EngineConfig
 from forno.engine.build import engine_config
+from forno.kernels.cpu import ceilings
 from forno.loader.open import open_checkpoint
 from forno.loader.sources import resolve
+from forno.program.ceiling import DEFINITION, Ceiling
 from forno.program.ops import Op
 from forno.program.program import Program
 from forno.program.shape import StepShape
@@ -157,7 +159,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     config = config_for(batches, isa=options.isa, threads=options.threads, kv_cache_dtype=options.kv_cache_dtype)
     runner = CpuRunner.from_checkpoint(open_checkpoint(resolve(options.model)), config)
     bench, chosen, contention = Bench(runner), list(cases(batches)), Contention()
-    limits = Ceiling.measure(runner.threads, runner.isa)
+    limits = ceilings.measure(runner.threads, runner.isa)
     progress(f"ceilings on {runner.threads} threads ({runner.isa}): {limits}")
     bench.prefill()
     measured: dict[str, list[Measured]] = {case.name: [] for case in chosen}
@@ -166,7 +168,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for case in chosen:
             with contention.watched():
                 measured[case.name].append(case.measure(bench))
-        limits |= Ceiling.measure(runner.threads, runner.isa)
+        limits |= ceilings.measure(runner.threads, runner.isa)
     program, seconds = runner.program, {name: Sample(tuple(m.seconds for m in found)) for name, found in measured.items()}
     return {
         "benchmark": "engine",

@@ -24,6 +24,8 @@ VERBS = {
     "batch": ("forno.tools.batch", "run an OpenAI batch file (JSONL in, JSONL out), resuming where it stopped"),
     "pull": ("forno.tools.pull", "fetch a model and print its path"),
     "doctor": ("forno.tools.doctor", "what this machine has, and what it reaches: bandwidths and peaks"),
+    "top": ("forno.tools.top", "what a running server waits for, now: a view that refreshes"),
+    "explain": ("forno.tools.explain", "where a request's time went, and what would have made it faster"),
     "program": ("forno.tools.program", "print a model's program before and after fusion, with its costs"),
 }
 """Verb -> (module, help). A module has ``add_arguments(parser)`` and ``run(args) -> int``."""

@@ -188,6 +188,31 @@ class ServerConfig:
     metrics_prefix: str = option("forno", "Prefix of the Prometheus names.", choices=("forno", "vllm"))
     shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
+    otlp_traces_endpoint: str = option(
+        "",
+        "Send OpenTelemetry spans of requests, with times and lengths and no text, to this OTLP/HTTP address, such as "
+        "http://127.0.0.1:4318/v1/traces.",
+        metavar="URL",
+    )
+    slo: str = option(
+        "",
+        "Latency limits that requests are counted against (goodput), by class, in seconds: "
+        "'interactive:ttft=0.5,tpot=0.05;batch:e2e=60'. A request names its class in the header x-slo-class; else the first.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveConfig:
+    """What the server remembers of its own work."""
+
+    record: bool = option(
+        True,
+        "Remember the times and sizes of the last steps and requests, for `forno explain` and `forno top`; no text and no "
+        "token. Costs well below 1 % and at most 8 MiB.",
+    )
 
     def __post_init__(self) -> None:
         _check_values(self)
@@ -202,6 +227,7 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     speculative: SpeculativeConfig = SpeculativeConfig()
+    observe: ObserveConfig = ObserveConfig()
 
 
 ENGINE_PARTS: Mapping[str, type] = {f.name: type(f.default) for f in fields(EngineConfig)}

@@ -119,6 +119,8 @@ class Request:
     """Seconds on the engine's clock after which the request fails with ``DeadlineError``."""
     constraint: TokenConstraint | None = None
     eos_token_ids: tuple[int, ...] = ()
+    slo_class: str = ""
+    """Which limits its latency is held against; the engine treats all alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ class StepResult:
     """Row index to what went wrong with that row alone (NaN logits, a broken constraint). Others are unaffected."""
     seconds: float = 0.0
     """Wall time of the step, or predicted time under a simulator."""
+    mask_seconds: float = 0.0
+    """Of those, finding out which tokens constraints allow next."""
 
 
 class Runner(Protocol):

@@ -18,9 +18,9 @@ from benchmarks.kernels import attention, report, steps
 from benchmarks.kernels.shapes import MODELS
 from benchmarks.kernels.steps import KERNELS, Measurement
 from benchmarks.measure import Contention, machine
-from benchmarks.roofline import DEFINITION, Ceiling
 from forno import _native
-from forno.kernels.cpu import cpuinfo
+from forno.kernels.cpu import ceilings, cpuinfo
+from forno.program.ceiling import DEFINITION
 from forno.program.formats import FORMATS
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 512)
@@ -53,7 +53,7 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[Measurem
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print group after group; returns the report."""
     contention, measured = Contention(), []
-    ceiling = Ceiling.measure(options.threads, options.isa)
+    ceiling = ceilings.measure(options.threads, options.isa)
     _print(options, f"ceilings on {options.threads} threads ({options.isa}): {ceiling}\n{DEFINITION}")
     for title, group in groups(options):
         with contention.watched():
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if found:
             _print(options, f"\n{title}\n{report.detail(found)}")
         measured += found
-    last = Ceiling.measure(options.threads, options.isa)
+    last = ceilings.measure(options.threads, options.isa)
     _print(options, f"\n{report.summary(measured)}\nceilings at the end: {last}; others used {contention.mean:.2f} cores")
     return {
         "benchmark": "kernels",

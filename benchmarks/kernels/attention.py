@@ -14,9 +14,11 @@ import numpy as np
 
 from benchmarks.kernels import shapes
 from benchmarks.kernels.steps import Measurement
-from benchmarks.roofline import Ceiling, KindTime
+from benchmarks.roofline import KindTime
 from forno import _native
+from forno.kernels.cpu import ceilings
 from forno.program import ops
+from forno.program.ceiling import Ceiling
 from forno.program.shape import Span, StepShape
 
 BATCHES, CONTEXTS = (1, 8, 32, 64), (160, 512, 2048)
@@ -111,7 +113,7 @@ def measure(
     contexts: Sequence[int] = CONTEXTS,
 ) -> Iterator[Measurement]:
     """Decode, prefill and a shared prefix of ``model`` with a cache of type ``kv``, each about ``seconds`` long."""
-    bench, before = Bench(model, kv, isa, threads), Ceiling.measure(threads, isa, min(0.05, seconds))
+    bench, before = Bench(model, kv, isa, threads), ceilings.measure(threads, isa, min(0.05, seconds))
     cases: list[tuple[str, int, Callable[[], tuple[float, StepShape]]]] = []
     for context in contexts:
         for batch in batches:
@@ -122,6 +124,6 @@ def measure(
         cases.append(("prefix apart", 32, lambda: bench.shared_prefix(32, seconds, False)))
         cases.append(("prefix shared", 32, lambda: bench.shared_prefix(32, seconds, True)))
     measured = [(name, rows, case()) for name, rows, case in cases]
-    ceiling = before.mean(Ceiling.measure(threads, isa, min(0.05, seconds)))
+    ceiling = before.mean(ceilings.measure(threads, isa, min(0.05, seconds)))
     for name, rows, result in measured:
         yield bench.result(name, rows, result, ceiling)

@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.kernels import shapes
 from benchmarks.measure import progress
-from benchmarks.roofline import Ceiling, KindTime, by_kind
+from benchmarks.roofline import KindTime, by_kind
+from forno.kernels.cpu import ceilings
 from forno.kernels.cpu.buffers import legalize
 from forno.program.ops import Op
 from forno.program.program import Program
@@ -93,7 +94,7 @@ def measure_unfused(model: str, rows: Sequence[int], isa: str, threads: int, sec
 def _measured(
     model: str, codec: str, program: Program, rows: Sequence[int], isa: str, threads: int, seconds: float
 ) -> Iterator[Measurement]:
-    before = Ceiling.measure(threads, isa, min(0.05, seconds))
+    before = ceilings.measure(threads, isa, min(0.05, seconds))
     bench = StepBench(program, isa, threads, max(rows))
     times: dict[int, list[tuple[Op, float]]] = {}
     for count in sorted(rows):
@@ -101,7 +102,7 @@ def _measured(
             progress(f"{model} {codec}: steps of {count} rows and more left out, too slow with {isa}")
             break
         times[count] = bench.op_times(count, seconds)
-    ceiling = before.mean(Ceiling.measure(threads, isa, min(0.05, seconds)))
+    ceiling = before.mean(ceilings.measure(threads, isa, min(0.05, seconds)))
     for count, ops in times.items():
         chosen = [(op, t) for op, t in ops if _holds(program, op, codec)]
         for k in by_kind(program, shape_of(count), chosen, ceiling):

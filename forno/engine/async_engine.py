@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from forno.engine.cache_report import CacheReport, cache_report
 from forno.engine.engine import Engine
 from forno.engine.stats import EngineStats, FinishedRequest, StepSample
 from forno.engine.stream import Stream
 from forno.errors import DrainingError, EngineError, FornoError, RequestError
+from forno.observe.recorder import Silent
 from forno.request import FinishReason, Request, RequestOutput
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,9 @@ class AsyncEngine:
     def stats(self) -> EngineStats:
         return self.engine.stats()
 
+    def cache_report(self) -> CacheReport:
+        return cache_report(self.engine.scheduler.cache)
+
     def drain_finished(self) -> list[FinishedRequest]:
         """Timings of the requests that finished since the last call."""
         return self.engine.collector.drain_finished()
@@ -110,6 +115,11 @@ class AsyncEngine:
         return self.engine.clock
 
     @property
+    def recorder(self) -> Silent:
+        """What is remembered of requests and steps. Reading is for any thread."""
+        return self.engine.recorder
+
+    @property
     def max_model_len(self) -> int:
         return self.engine.max_model_len
 
@@ -122,6 +132,8 @@ class AsyncEngine:
             if request.id in self._streams:
                 raise RequestError(f"a request with the id {request.id!r} is live already", "request_id")
             self.engine.check(request, len(self._inbox) + i)
+        for request in requests:
+            self.recorder.announce(request)
         ids = [request.id for request in requests]
         stream: Stream = Stream(ids, wrap, self._abort)
         self._streams.update(dict.fromkeys(ids, stream))
@@ -166,10 +178,16 @@ class AsyncEngine:
         try:
             self.engine.add_request(request)
         except FornoError as error:
-            return _failed(request.id, error)
+            return self._refused(request.id, error)
         except Exception as cause:
-            return _failed(request.id, EngineError(f"request {request.id!r} could not be admitted: {cause!r}"))
+            return self._refused(request.id, EngineError(f"request {request.id!r} could not be admitted: {cause!r}"))
         return None
+
+    def _refused(self, id: str, error: FornoError) -> RequestOutput:
+        record = self.recorder.request(id)
+        if record is not None:
+            self.recorder.refuse(record, error)
+        return _failed(id, error)
 
     def _cancel(self, id: str) -> None:
         self.engine.abort(id)
@@ -195,6 +213,8 @@ class AsyncEngine:
 
     def _fail(self, error: EngineError) -> None:
         self._failure = error
+        for record in self.recorder.live():
+            self.recorder.refuse(record, error)
         self._end_all(error)
 
     def _end_all(self, error: EngineError) -> None:

@@ -13,7 +13,7 @@ from forno.cache import ContiguousCache, KvCache
 from forno.config import ENGINE_PARTS, CacheConfig, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
-from forno.engine.trace import Trace
+from forno.observe.recorder import Recorder, Silent
 from forno.options import from_args, from_options, refuse_unknown
 from forno.phases import PhaseClock
 from forno.request import Request, Runner
@@ -94,10 +94,10 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
     def detokenizer(request: Request) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
 
-    trace = Trace(clock)
+    recorder = Recorder(clock, block_size=runner.block_size) if config.observe.record else Silent()
     cache = kv_cache(config.cache, runner)
-    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, trace, config.speculative)
-    return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), trace)
+    scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, recorder, config.speculative)
+    return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), recorder)
 
 
 def kv_cache(config: CacheConfig, runner: Runner) -> KvCache:

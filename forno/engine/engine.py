@@ -8,8 +8,8 @@ from dataclasses import replace
 from forno import env
 from forno.engine.output import OutputProcessor
 from forno.engine.stats import EngineStats, StatsCollector
-from forno.engine.trace import Trace
 from forno.errors import RequestError
+from forno.observe.recorder import Silent
 from forno.request import Request, RequestOutput, Runner, StepResult
 from forno.scheduler import Scheduler, Sequence
 
@@ -20,13 +20,13 @@ class Engine:
     """Owns a runner, a scheduler and the outputs of live requests."""
 
     def __init__(
-        self, runner: Runner, scheduler: Scheduler, output: OutputProcessor | None = None, trace: Trace | None = None
+        self, runner: Runner, scheduler: Scheduler, output: OutputProcessor | None = None, recorder: Silent | None = None
     ) -> None:
         self.runner = runner
         self.scheduler = scheduler
         self.output = OutputProcessor() if output is None else output
-        self.trace = trace
-        """The one that ``scheduler`` writes, if any."""
+        self.recorder = Silent() if recorder is None else recorder
+        """The one that ``scheduler`` writes too."""
         self.collector = StatsCollector()
         self._live: dict[str, Sequence] = {}
         self._debug = bool(env.DEBUG.get())
@@ -62,6 +62,7 @@ class Engine:
         except BaseException:
             self.output.close(request.id)
             raise
+        self.recorder.arrive(request, index, len(self.scheduler.waiting), len(self.scheduler.running))
         self._live[request.id] = self.scheduler.add(request, index)
 
     def abort(self, id: str) -> bool:
@@ -78,9 +79,13 @@ class Engine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; returns what it added to each request that has something new."""
+        self.recorder.begin()
         plan = self.scheduler.schedule()
+        self.recorder.planned(self.scheduler)
         result = self.runner.run(plan) if plan.rows else NOTHING
+        self.recorder.computed()
         outputs = self.output.collect(self.scheduler.commit(plan, result))
+        self.recorder.end(plan, result)
         self.collector.step(plan, result, outputs)
         for output in outputs:
             if output.finish_reason is not None:
@@ -88,6 +93,10 @@ class Engine:
         if self._debug:
             self.check_integrity()
         return outputs
+
+    def sequences(self) -> list[Sequence]:
+        """Those of live requests, in order of arrival; for reading, from any thread."""
+        return list(self._live.copy().values())
 
     def stats(self) -> EngineStats:
         return self.collector.snapshot(self.scheduler)
@@ -106,4 +115,5 @@ class Engine:
         self.scheduler.retire(sequence, output.num_generated_tokens)
         self.output.close(output.id)
         self.runner.release(sequence.index)
+        self.recorder.finish(output, sequence.index)
         self.collector.finish(sequence, output.finish_reason, output.times)

@@ -75,6 +75,7 @@ class FinishedRequest:
     num_draft_tokens: int
     num_accepted_tokens: int
     """Of the draft tokens, those that were right."""
+    slo_class: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +124,7 @@ class StatsCollector:
                 sequence.request.sampling.max_tokens,
                 sequence.num_drafted,
                 sequence.num_accepted,
+                sequence.request.slo_class,
             )
         )
 

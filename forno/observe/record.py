@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from forno.cache.misses import Lookup
 
@@ -37,6 +38,10 @@ class RequestRecord:
     max_tokens: int
     constrained: bool = False
     slo_class: str = ""
+    response: str = ""
+    """Id of the response that it is part of, where that has another: an answer of several, or to one prompt of several."""
+    begun: float = 0.0
+    """The first byte of its HTTP request came, as far as the system tells; else: was read."""
     received: float = 0.0
     """Its HTTP request's body was read."""
     tokenized: float = 0.0
@@ -47,23 +52,43 @@ class RequestRecord:
     first_token: float = 0.0
     finished: float = 0.0
     """The engine was done with it."""
+    first_sent: float = 0.0
+    """The first byte of its answer was handed to the socket."""
     sent: float = 0.0
-    """The last byte of its answer was handed to the socket."""
+    """The last one was."""
     num_cached: int = 0
     num_generated: int = 0
     num_preemptions: int = 0
     reason: str = ""
-    """Its finish reason, once it has one."""
+    """Its finish reason, once it has one; ``refused`` if the engine never took it."""
+    error: str = ""
+    """Class of the error that ended it."""
     lookup: Lookup | None = None
     ahead: int = 0
     """Requests that waited before it when it arrived."""
     running: int = 0
     """Requests that ran when it arrived."""
-    detokenize_seconds: float = 0.0
     send_seconds: float = 0.0
     """Time that its outputs waited for the client to read earlier ones."""
+    late_send_seconds: float = 0.0
+    """Of that, the part after ``finished``: only this one delays its end."""
     preempted: list[tuple[float, int]] = field(default_factory=list)
     """When it lost its blocks, and how many computed tokens with them."""
+    resumed: list[tuple[float, int]] = field(default_factory=list)
+    """When it got blocks again, and how many of its tokens the cache still held."""
+    parked: list[tuple[float, str]] = field(default_factory=list)
+    """When it began to wait for a prefix that another request computed, and whose id that was."""
+
+
+class Pressure(NamedTuple):
+    """What the scheduler leaves behind a plan."""
+
+    waiting: int
+    """Requests that are left waiting."""
+    shortage: Shortage | None
+    """What the first of those waits for."""
+    kv_reserved: int
+    """Token slots in the blocks that running requests hold."""
 
 
 @dataclass(slots=True)

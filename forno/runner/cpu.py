@@ -130,15 +130,17 @@ class CpuRunner:
         started = time.perf_counter()
         errors: dict[int, Exception] = {}
         try:
-            count = self._run(plan, errors)
+            count, mask_seconds = self._run(plan, errors)
         except (ValueError, OverflowError) as error:
             raise EngineError(f"the step's plan does not fit: {error}") from error
         tokens, logprobs, prompt_logprobs = self._collect(plan, self._draws[:count], errors)
-        return StepResult(tokens, logprobs, prompt_logprobs, errors, time.perf_counter() - started)
+        return StepResult(tokens, logprobs, prompt_logprobs, errors, time.perf_counter() - started, mask_seconds)
 
-    def _run(self, plan: StepPlan, errors: dict[int, Exception]) -> int:
-        """Hand ``plan`` to the executor as arrays; returns the number of draws."""
+    def _run(self, plan: StepPlan, errors: dict[int, Exception]) -> tuple[int, float]:
+        """Hand ``plan`` to the executor as arrays; returns the number of draws, and the seconds that masks took."""
+        started = time.perf_counter()
         masks = self._fill_masks(plan, errors) if self._constraints else {}
+        mask_seconds = time.perf_counter() - started if self._constraints else 0.0
         entries: list[tuple[int, ...]] = []
         blocks: list[int] = []
         drafts: list[int] = []
@@ -156,7 +158,8 @@ class CpuRunner:
         copies = np.array(plan.copies, np.int32).reshape(-1, 2)
         table = np.array(blocks, np.int32)
         guesses = np.array(drafts, np.int32)
-        return int(self.executor.run(self._rows, len(entries), table, copies, self._masks[: len(masks)], guesses))
+        count = self.executor.run(self._rows, len(entries), table, copies, self._masks[: len(masks)], guesses)
+        return int(count), mask_seconds
 
     def _fill_masks(self, plan: StepPlan, errors: dict[int, Exception]) -> dict[int, int]:
         """Ask the constraints of rows that sample for their masks; returns the mask's index by row."""

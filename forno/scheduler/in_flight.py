@@ -25,18 +25,22 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def awaited(self, sequence: Sequence, missing: Seq[bytes]) -> tuple[bytes | None, int]:
-        """How far the blocks that ``sequence`` misses next are being computed: the last such hash, and how many.
+    def awaited(self, sequence: Sequence, missing: Seq[bytes]) -> bytes | None:
+        """How far the blocks that ``sequence`` misses next are being computed: the last such hash.
 
         Waiting for the last rather than the first means being woken once per owner, not once per block.
         """
-        last, count = None, 0
+        last = None
         for digest in missing:
             owner = self._owners.get(digest)
             if owner is None or owner.rank > sequence.rank:
                 break
-            last, count = digest, count + 1
-        return last, count
+            last = digest
+        return last
+
+    def owner(self, digest: bytes) -> Sequence:
+        """Who computes the block, which is in flight."""
+        return self._owners[digest]
 
     def claim(self, sequence: Sequence, index: PrefixIndex, num_blocks: int) -> None:
         """``sequence`` starts to run and will fill its first ``num_blocks`` blocks. The best-ranked claim counts."""

@@ -19,22 +19,18 @@ from collections.abc import Callable
 from forno.cache import KvCache, Match
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.errors import DeadlineError
+from forno.observe.record import Pressure, Shortage
+from forno.observe.recorder import Silent
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
 from forno.scheduler.batching import BATCHINGS
 from forno.scheduler.deadlines import Deadlines
 from forno.scheduler.in_flight import InFlight
 from forno.scheduler.pacing import Pacing
-from forno.scheduler.sequence import Event, Sequence, State, Update
+from forno.scheduler.sequence import Sequence, State, Update
 from forno.scheduler.speculation import Speculation
 from forno.scheduler.step import END_OF_LINE, Counters, Rank, Step
 from forno.scheduler.waiting import WaitingLine, by_rank
-
-Trace = Callable[[str, Event, int], None]
-
-
-def _no_trace(id: str, event: Event, number: int) -> None:
-    pass
 
 
 class Scheduler:
@@ -46,7 +42,7 @@ class Scheduler:
         cache: KvCache,
         max_model_len: int,
         clock: Callable[[], float] = time.monotonic,
-        trace: Trace = _no_trace,
+        recorder: Silent | None = None,
         speculative: SpeculativeConfig | None = None,
     ) -> None:
         self.config = config
@@ -57,7 +53,7 @@ class Scheduler:
         """In rank order: the last one is the first to lose its blocks."""
         self.waiting = WaitingLine()
         self.counters = Counters()
-        self._trace = trace
+        self._recorder = Silent() if recorder is None else recorder
         self._batching = BATCHINGS[config.batching](config)
         self._pacing = Pacing(config)
         self._in_flight = InFlight()
@@ -68,6 +64,8 @@ class Scheduler:
         self._ended: list[Update] = []
         """Requests that ended outside a step (aborted, expired); the next ``commit`` reports them."""
         self._serial = 0
+        self._step = Step(0, 0)
+        """The latest one."""
 
     # -- requests in and out ------------------------------------------------------------------------------------
 
@@ -94,7 +92,6 @@ class Scheduler:
         self._by_id[request.id] = self._by_index[index] = sequence
         self.waiting.push(sequence)
         self._deadlines.add(sequence)
-        self._trace(request.id, Event.ARRIVED, sequence.num_prompt)
         return sequence
 
     def abort(self, id: str) -> bool:
@@ -149,7 +146,7 @@ class Scheduler:
         now = self.clock()
         self._expire(now)
         seats = self._batching.seats(now, len(self.running), self.waiting)
-        step = Step(self._budget(seats), seats)
+        step = self._step = Step(self._budget(seats), seats)
         for sequence in sorted(self.running, key=_is_chunk):
             if sequence.pending > 1:
                 self._welcome(step, now, before=sequence.rank)
@@ -173,7 +170,7 @@ class Scheduler:
             update = self._advance(sequence, row, i, result, now)
             if update.tokens and not sequence.first_token:
                 sequence.first_token = now
-                self._trace(sequence.request.id, Event.FIRST_TOKEN, sequence.num_generated)
+                self._recorder.speak(sequence.request.id)
             if update.finish_reason is not None:
                 self._finish(sequence)
             if update.tokens or update.finish_reason is not None or update.prompt_logprobs:
@@ -181,6 +178,11 @@ class Scheduler:
         if plan.rows:
             self.cache.measure(self.running)
         return updates
+
+    def pressure(self) -> Pressure:
+        """What the plan just made leaves waiting, and for what; which blocks are held."""
+        reserved = (self.cache.num_blocks - self.cache.num_free) * self.cache.block_size
+        return Pressure(len(self.waiting), self._shortage() if len(self.waiting) else None, reserved)
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
@@ -206,6 +208,17 @@ class Scheduler:
             if not self._admit(newcomer, match, step, now):
                 return
             step.seats -= 1
+
+    def _shortage(self) -> Shortage:
+        """Why the first waiting sequence did not join."""
+        step = self._step
+        if step.shortage is not None:
+            return step.shortage
+        if self.waiting.first() is None:  # all are parked
+            return Shortage.PREFIX
+        if step.seats <= 0:
+            return Shortage.SEATS if len(self.running) >= self.config.max_num_seqs else Shortage.BATCH
+        return Shortage.TOKENS if step.budget <= 0 else Shortage.BLOCKS
 
     def _chunk(self, pending: int, budget: int) -> int:
         """How many of ``pending`` tokens one sequence may compute in this step."""
@@ -235,17 +248,18 @@ class Scheduler:
         if not newcomer.may_match:
             return False
         limit = (len(newcomer.tokens) - 1) // self.cache.block_size
-        digest, count = self._in_flight.awaited(newcomer, newcomer.table.hashes[num_matched:limit])
+        digest = self._in_flight.awaited(newcomer, newcomer.table.hashes[num_matched:limit])
         if digest is None:
             return False
         self.waiting.park(newcomer, digest)
-        self._trace(newcomer.request.id, Event.WAITS_FOR_PREFIX, count)
+        self._recorder.park(newcomer.request.id, self._in_flight.owner(digest).request.id)
         return True
 
     def _admit(self, newcomer: Sequence, match: Match, step: Step, now: float) -> bool:
         """Let a waiting sequence run if all its tokens fit into free blocks, taking some from a worse class if need be."""
         num_tokens = self._first_chunk(len(newcomer.tokens) - match.num_tokens, step.budget)
         if not num_tokens or not self._clear(newcomer, match, step):
+            step.shortage = Shortage.BLOCKS if num_tokens else Shortage.TOKENS
             return False
         self.waiting.remove(newcomer)
         step.copies.extend(self.cache.adopt(newcomer.table, match))
@@ -282,19 +296,19 @@ class Scheduler:
     def _account(self, sequence: Sequence, match: Match, now: float) -> None:
         """Note what happened when ``sequence`` joined. A request counts once, however often it is preempted."""
         num_matched = match.num_tokens
-        self._trace(sequence.request.id, Event.SCHEDULED, num_matched)
+        lookup = self.cache.explain(sequence.table, sequence.tokens, match if sequence.may_match else None)
+        self._recorder.schedule(sequence.request.id, lookup)
         if not sequence.scheduled:
             sequence.scheduled = now
             sequence.num_cached = num_matched
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += num_matched
             self.counters.queue_seconds += now - sequence.request.arrival
-            lookup = self.cache.explain(sequence.table, sequence.tokens, match if sequence.may_match else None)
             self.cache.count(sequence.table, lookup, sequence.tokens)
 
     def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""
-        self._trace(victim.request.id, Event.PREEMPTED, victim.computed)
+        self._recorder.preempt(victim.request.id, victim.computed)
         self._stop_running(victim)
         step.drop(victim)
         victim.state = State.WAITING
@@ -352,7 +366,6 @@ class Scheduler:
         sequence.state = State.FINISHED
         del self._by_id[sequence.request.id]
         del self._by_index[sequence.index]
-        self._trace(sequence.request.id, Event.FINISHED, sequence.num_generated)
 
     # -- checks -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
 from forno.cache import BlockTable
 from forno.request import FinishReason, Request, Row, TokenLogprobs
@@ -16,23 +16,6 @@ class State(Enum):
     RUNNING = auto()
     """Holds blocks and takes part in steps."""
     FINISHED = auto()
-
-
-class Event(StrEnum):
-    """What may happen to a request on its way; the number that comes with it is in parentheses."""
-
-    ARRIVED = "arrived"
-    """(prompt tokens)"""
-    WAITS_FOR_PREFIX = "waits_for_prefix"
-    """Another request is computing its next block (blocks it will find then)."""
-    SCHEDULED = "scheduled"
-    """(tokens found in the prefix cache)"""
-    PREEMPTED = "preempted"
-    """Its blocks were taken (tokens to compute again, less what stays cached)."""
-    FIRST_TOKEN = "first_token"
-    """(generated tokens)"""
-    FINISHED = "finished"
-    """(generated tokens)"""
 
 
 class Sequence:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from forno.observe.record import Shortage
 from forno.scheduler.sequence import Sequence
 
 Rank: TypeAlias = tuple[float, ...]
@@ -33,7 +34,7 @@ class Counters:
 class Step:
     """Who computes how many tokens, as far as decided."""
 
-    __slots__ = ("barrier", "budget", "copies", "drafts", "seats", "tokens")
+    __slots__ = ("barrier", "budget", "copies", "drafts", "seats", "shortage", "tokens")
 
     def __init__(self, budget: int, seats: int) -> None:
         self.budget = budget
@@ -48,6 +49,8 @@ class Step:
         """Guesses to verify besides ``tokens``, where there are any."""
         self.barrier: Rank = END_OF_LINE
         """Nobody of this rank or worse may join: blocks ran out for somebody who comes first."""
+        self.shortage: Shortage | None = None
+        """What the first newcomer lacked who was looked at and could not join."""
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         self.tokens[sequence] = num_tokens

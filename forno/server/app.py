@@ -11,15 +11,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from forno.errors import QueueFullError, RequestError
-from forno.server import misc, openapi, wire
+from forno.server import misc, observe, observe_wire, openapi, wire
+from forno.server.cache_debug import CacheState, cache_state
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.decode import BodyDecoder
-from forno.server.endpoint import Endpoint
+from forno.server.endpoint import Endpoint, call_of
 from forno.server.errors import describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
+from forno.server.trace import STEPS, trace
+from forno.server.visit import BEGUN, Visit
 from forno.server.wire import ErrorResponse
 
 GENERATE = (400, 401, 404, 408, 413, 429, 500, 503)
@@ -55,6 +58,47 @@ ENDPOINTS = (
     Endpoint("GET", "/health", "Whether requests are taken", misc.health, None, wire.Health, (503,)),
     Endpoint("GET", "/version", "The server's version", misc.version, None, wire.Version),
     Endpoint("GET", "/metrics", "Prometheus metrics", misc.metrics),
+    Endpoint(
+        "GET",
+        "/explain",
+        "The latest requests and their slowest parts",
+        observe.recent,
+        None,
+        observe_wire.Recent,
+        (400, 401),
+        query={"count": {"type": "integer", "minimum": 1, "maximum": observe.MOST_RECENT, "default": observe.RECENT}},
+    ),
+    Endpoint(
+        "GET",
+        "/explain/{request_id}",
+        "Where the time of a request went, and what would have helped",
+        observe.explanation,
+        None,
+        observe_wire.Explanations,
+        (400, 401, 404),
+        query={"segments": {"type": "integer", "minimum": 0, "maximum": 1, "default": 0}},
+    ),
+    Endpoint(
+        "GET",
+        "/debug/state",
+        "What the server does now: steps, requests, rates",
+        observe.state,
+        None,
+        observe_wire.DebugState,
+        (400, 401),
+        query={"steps": {"type": "integer", "minimum": 0, "maximum": observe.MOST_STEPS, "default": observe.STEPS}},
+    ),
+    Endpoint(
+        "GET",
+        "/debug/trace",
+        "The last steps as a trace for Perfetto",
+        trace,
+        None,
+        dict[str, Any],
+        (400, 401, 404),
+        query={"steps": {"type": "integer", "minimum": 1, "default": STEPS}},
+    ),
+    Endpoint("GET", "/debug/cache", "What the KV cache found, missed and wasted", cache_state, None, CacheState, (401,)),
 )
 
 
@@ -86,29 +130,35 @@ class Handler:
         self.decoder = None if endpoint.body is None else BodyDecoder(endpoint.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched(message: Any) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        engine = self.serving.engine
+        visit = Visit(engine.recorder, engine.clock, scope.get(BEGUN, 0.0))
+        watched = visit.sending(send)
         try:
             raw = b"" if self.decoder is None else await Request(scope, receive).body()
+            visit.received = engine.clock()
             body = None if self.decoder is None else self.decoder.decode(raw)
-            response = await self.endpoint.handler(self.serving, body, len(raw))
+            response = await self.endpoint.handler(self.serving, body, call_of(scope, len(raw), visit))
             await response(scope, receive, watched)
         except ClientDisconnect:
             return
         except Exception as error:
-            if started:
+            if visit.started:
                 raise
-            await self._fail(error)(scope, receive, send)
+            visit.fail(error)
+            await self._fail(error, scope, visit)(scope, receive, watched)
+        finally:
+            visit.close()
+            if self.serving.spans is not None:
+                self.serving.spans.finish(self.endpoint.path, visit.id, visit.records, scope["headers"])
 
-    def _fail(self, error: Exception) -> Body:
+    def _fail(self, error: Exception, scope: Scope, visit: Visit) -> Body:
         status, body, headers = describe(error)
+        if visit.id:  # which the body does not name: what `forno explain` is to be asked for
+            headers["x-request-id"] = visit.id
         if isinstance(error, RequestError | QueueFullError):
             self.serving.metrics.reject(type(error).__name__)
+        if isinstance(error, QueueFullError):
+            self.serving.metrics.goodput.refuse(call_of(scope, 0).slo_class)
         return json(ErrorResponse(error=body), status, headers)
 
 

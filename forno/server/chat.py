@@ -11,6 +11,7 @@ import msgspec
 from forno.errors import RequestError
 from forno.request import RequestOutput, TokenLogprobs
 from forno.server import convert, usage, wire
+from forno.server.endpoint import Call
 from forno.server.limits import App
 from forno.server.respond import DONE, ChunkTemplate, Deferred, Events, json
 from forno.server.run import Run
@@ -24,19 +25,19 @@ MAX_CALLS = 128
 """Most tool calls of one answer that are passed on."""
 
 
-async def chat(serving: Serving, body: wire.ChatRequest, size: int) -> App:
+async def chat(serving: Serving, body: wire.ChatRequest, call: Call) -> App:
     """Start every choice, and return the response that collects or streams them."""
     serving.check_model(body.model)
+    id = convert.new_id("chatcmpl", body, call)
     tools = None if body.tool_choice == "none" else msgspec.to_builtins(body.tools or []) or None
     form = tool_form(serving.template.source) if tools else None
-    slow = size > convert.BIG_BODY or convert.is_constrained(body) or _is_forced(body)
+    slow = call.size > convert.BIG_BODY or convert.is_constrained(body) or _is_forced(body)
     prompt, constraint = await convert.off_loop(slow, _prepare, serving, body, tools, form)
     sampling = convert.sampling_params(serving, body, _max_tokens(serving, body, prompt), _logprobs(body))
-    id = convert.new_id("chatcmpl", body)
-    requests = convert.engine_requests(serving, body, id, prompt, sampling, constraint)
+    requests = convert.engine_requests(serving, body, call, id, prompt, sampling, constraint)
     most_calls = 1 if body.parallel_tool_calls is False else MAX_CALLS
     choices = [Choice(_parser(body, tools, form), most_calls) for _ in requests]
-    run = ChatRun(serving, body, id, choices, serving.engine.submit_batch(requests))
+    run = ChatRun(serving, body, id, choices, convert.submit(serving, call, requests))
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
 
 

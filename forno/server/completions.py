@@ -11,6 +11,7 @@ import msgspec
 from forno.errors import RequestError
 from forno.request import RequestOutput, SamplingParams, TokenLogprobs
 from forno.server import convert, usage, wire
+from forno.server.endpoint import Call
 from forno.server.limits import App
 from forno.server.respond import DONE, ChunkTemplate, Deferred, Events, json
 from forno.server.run import Run
@@ -38,21 +39,21 @@ class Choice:
     last: RequestOutput | None = None
 
 
-async def completions(serving: Serving, body: wire.CompletionRequest, size: int) -> App:
+async def completions(serving: Serving, body: wire.CompletionRequest, call: Call) -> App:
     """Start every choice of every prompt, and return the response that collects or streams them."""
     serving.check_model(body.model)
-    slow = size > convert.BIG_BODY or convert.is_constrained(body)
+    id = convert.new_id("cmpl", body, call)
+    slow = call.size > convert.BIG_BODY or convert.is_constrained(body)
     prompts, constraint = await convert.off_loop(slow, _prepare, serving, body)
-    id = convert.new_id("cmpl", body)
     requests, choices = [], []
     for i, prompt in enumerate(prompts):
         wanted = convert.room_for(serving, prompt.ids, body.max_tokens, convert.COMPLETION_MAX_TOKENS)
         sampling = _sampling(serving, body, wanted)
         name = id if len(prompts) == 1 else f"{id}-p{i}"
-        children = convert.engine_requests(serving, body, name, prompt.ids, sampling, constraint)
+        children = convert.engine_requests(serving, body, call, name, prompt.ids, sampling, constraint)
         requests += children
         choices += [Choice(prompt) for _ in children]
-    stream = serving.engine.submit_batch(requests)
+    stream = convert.submit(serving, call, requests)
     run = CompletionRun(serving, body, id, choices, stream)
     return Events(run.chunks()) if body.stream else Deferred(run.whole())
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forno.engine.stream import children
+from forno.engine.stream import Stream, children
 from forno.errors import DrainingError, PromptTooLongError, RequestError
 from forno.request import FinishReason, Request, RequestOutput, SamplingParams, TokenConstraint
 from forno.server import wire
+from forno.server.endpoint import Call
 from forno.server.serving import Serving
 from forno.text import ConstraintSpec
 
@@ -144,6 +145,7 @@ def room_for(serving: Serving, prompt: Sequence[int], wanted: int | None, defaul
 def engine_requests(
     serving: Serving,
     body: wire.Sampling,
+    call: Call,
     id: str,
     prompt: Sequence[int],
     sampling: SamplingParams,
@@ -161,13 +163,25 @@ def engine_requests(
         cache_salt=body.cache_salt or "",
         deadline=None if seconds is None else now + seconds,
         eos_token_ids=serving.tokenizer.eos_token_ids,
+        slo_class=serving.metrics.goodput.choose(call.slo_class),
     )
     return children(request, body.n or 1, constraint)
 
 
-def new_id(prefix: str, body: wire.Sampling) -> str:
+def submit(serving: Serving, call: Call, requests: Sequence[Request]) -> Stream[tuple[int, RequestOutput]]:
+    """Start the requests, as ``AsyncEngine.submit_batch`` does, and have the call's times noted in their records."""
+    stream = serving.engine.submit_batch(requests)
+    if call.visit is not None:
+        call.visit.follow([request.id for request in requests])
+    return stream
+
+
+def new_id(prefix: str, body: wire.Sampling, call: Call) -> str:
     """The response's id: the client's ``request_id`` if it sent one."""
-    return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+    id = f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+    if call.visit is not None:
+        call.visit.id = id
+    return id
 
 
 def now() -> int:

@@ -1,18 +1,42 @@
-"""``Endpoint``: one line of the API table, from which both the routes and the OpenAPI document are made."""
+"""``Endpoint``: one line of the API table, from which both the routes and the OpenAPI document are made; and ``Call``: what a
+handler is told of a request besides its body."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from forno.server.limits import App
+from forno.server.visit import Visit
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request, its body aside."""
+
+    size: int
+    """Bytes of its body, from which a handler tells what would hold up the event loop."""
+    slo_class: str | None = None
+    """Its ``x-slo-class`` header, unchecked."""
+    query: str = ""
+    """What follows the path's ``?``, undecoded."""
+    path: Mapping[str, str] = field(default_factory=dict)
+    """The path's parameters by name."""
+    visit: Visit | None = None
+    """Where its times are noted; None where nobody is interested."""
+
+
+def call_of(scope: Mapping[str, Any], size: int, visit: Visit | None = None) -> Call:
+    """The ``Call`` of an ASGI scope."""
+    named = next((value for name, value in scope["headers"] if name == b"x-slo-class"), None)
+    slo_class = None if named is None else named.decode("latin-1").strip()
+    return Call(size, slo_class, scope["query_string"].decode("latin-1"), scope.get("path_params") or {}, visit)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one path. ``handler(serving, body, size)`` returns an ASGI response; ``size`` is the
-    body's length in bytes, from which a handler tells what would hold up the event loop."""
+    """One method of one path. ``handler(serving, body, call)`` returns an ASGI response."""
 
     method: str
     path: str
@@ -25,3 +49,5 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     streams: bool = False
     """Whether ``stream: true`` turns the response into server-sent events."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters after the path's ``?``, each optional: name to JSON schema."""

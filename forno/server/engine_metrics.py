@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.stats import EngineStats, FinishedRequest
+from forno.server.cache_metrics import cache_families
+from forno.server.goodput import Goodput
 from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
 
 if TYPE_CHECKING:
@@ -37,9 +39,22 @@ SIZES = {
 class EngineMetrics:
     """Reads an engine's counters when scraped, and folds the samples it has kept since the last time."""
 
-    def __init__(self, engine: AsyncEngine, model: str, prefix: str) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: str,
+        prefix: str,
+        goodput: Goodput | None = None,
+        phases: Iterable[tuple[str, float]] = (),
+    ) -> None:
+        """``phases``: what the start spent its time on; ``started`` is for its total."""
         self.engine = engine
         self.model, self.prefix = model, prefix
+        self.goodput = Goodput() if goodput is None else goodput
+        self.startup = dict(phases)
+        self.startup_total: float | None = None
+        self.spans = {"exported": 0, "dropped": 0, "failed": 0}
+        """Requests whose spans were sent or not; ``SpanSender`` counts."""
         sizes = token_buckets(engine.max_model_len)
         self.latencies = {name: Histogram(bounds) for name, (_, bounds) in LATENCIES.items()}
         self.sizes = {name: Histogram(sizes) for name in SIZES}
@@ -81,6 +96,7 @@ class EngineMetrics:
         return Exposition(lambda: self._families(make))
 
     def _observe(self, request: FinishedRequest) -> None:
+        self.goodput.observe(request)
         times, tokens = request.times, request.num_generated_tokens
         values = {"e2e_request_latency_seconds": times.finished - times.arrival}
         if times.scheduled:
@@ -104,6 +120,7 @@ class EngineMetrics:
         stats = self.engine.stats()
         yield from self._gauges(make, stats)
         yield from self._counters(make, stats)
+        yield from cache_families(make, self.engine.cache_report())
         for name, (text, _) in LATENCIES.items():
             yield make.histogram(name, text, self.latencies[name])
         yield make.histogram("inter_token_latency_seconds", "Time between tokens of one stream.", self.inter_token)
@@ -112,6 +129,14 @@ class EngineMetrics:
         yield make.histogram("request_num_preemptions", "Preemptions per request.", self.preemptions)
         yield make.histogram("iteration_tokens_total", "Tokens computed per step.", self.step_tokens)
         yield make.histogram("step_seconds", "Wall time of a step.", self.step_seconds)
+        yield from self.goodput.families(make)
+        yield make.counters("outcome", "otlp_requests", "Requests whose OpenTelemetry spans were sent or not.", self.spans)
+        text = "Time of the start's phases; some run at the same time."
+        yield make.gauges("phase", "startup_seconds", text, self.startup)
+        if self.startup_total is not None:
+            yield make.gauge(
+                "startup_total_seconds", "From the start of the process's work to accepting requests.", self.startup_total
+            )
 
     def _gauges(self, make: Family, stats: EngineStats) -> Iterator[Metric]:
         yield make.gauge("num_requests_running", "Requests that hold KV blocks.", stats.running)

@@ -5,6 +5,7 @@ The page is plain HTML made here: it works offline and loads nothing from elsewh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
@@ -73,10 +74,18 @@ def _operation(endpoint: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": {"description": "Success", "content": media}}
     responses |= {str(code): {"description": REASONS[code], "content": failed} for code in endpoint.errors}
     operation: dict[str, Any] = {"summary": endpoint.summary, "responses": responses}
+    if parameters := _parameters(endpoint):
+        operation["parameters"] = parameters
     if endpoint.body is not None:
         content = {"application/json": {"schema": by_type[endpoint.body]}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = re.findall(r"\{(\w+)\}", endpoint.path)
+    path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    return path + [{"name": name, "in": "query", "schema": schema} for name, schema in endpoint.query.items()]
 
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>forno API</title>
@@ -101,6 +110,8 @@ def page(doc: dict[str, Any]) -> str:
             parts.append(
                 f'<h2><span class="method">{method.upper()}</span> {escape(path)}</h2><p>{escape(operation["summary"])}</p>'
             )
+            if parameters := operation.get("parameters"):
+                parts.append(_fields({"properties": {p["name"]: p["schema"] for p in parameters}}))
             body = operation.get("requestBody")
             if body is not None:
                 name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]

@@ -44,7 +44,8 @@ def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], liste
     gc.enable()
 
     def ready() -> None:
-        print(ready_line(serving, built, listener, time.perf_counter() - started), file=sys.stderr, flush=True)
+        total = serving.metrics.startup_total = time.perf_counter() - started
+        print(ready_line(serving, built, listener, total), file=sys.stderr, flush=True)
         built.runner.prefault(loading.config.cache.kv_cache_prefault)
 
     server = Server(serving, app, config, ready)
@@ -108,6 +109,8 @@ class Server(uvicorn.Server):
         finally:
             folding.cancel()
             await self.serving.engine.stop()
+            if self.serving.spans is not None:
+                await asyncio.to_thread(self.serving.spans.close)
 
     @property
     def should_exit(self) -> bool:

@@ -12,6 +12,7 @@ from forno.server.errors import HttpError
 
 if TYPE_CHECKING:
     from forno.server.engine_metrics import EngineMetrics
+    from forno.server.spans import SpanSender
     from forno.text import ChatTemplate, ConstraintCompiler, Tokenizer
 
 
@@ -31,6 +32,8 @@ class Serving:
     config: ServerConfig = field(default_factory=ServerConfig)
     scheduling_policy: str = "fcfs"
     """Whether ``priority`` of a request means something."""
+    spans: SpanSender | None = None
+    """Who is told of requests that are over, if spans are sent."""
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
 

@@ -25,7 +25,7 @@ from forno.options import add_options
 from forno.server.app import ENDPOINTS
 from forno.server.build import open_serving
 from forno.server.decode import BodyDecoder
-from forno.server.endpoint import Endpoint
+from forno.server.endpoint import Call, Endpoint
 from forno.server.errors import HttpError, describe
 from forno.server.respond import Body
 from forno.server.serving import Serving
@@ -216,7 +216,7 @@ async def _call(serving: Serving, endpoint: Endpoint, raw: bytes) -> bytes:
     body = BodyDecoder(endpoint.body).decode(raw)
     if body.stream:
         raise RequestError("a batch cannot stream: leave stream out", "stream")
-    response: Any = await endpoint.handler(serving, body, len(raw))
+    response: Any = await endpoint.handler(serving, body, Call(len(raw)))
     result = await response.work
     assert isinstance(result, Body)
     return result.content

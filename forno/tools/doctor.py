@@ -1,6 +1,7 @@
 """``forno doctor``: what this machine grants, how fast it is, and one sentence of advice per problem found.
 
-Measures with the same threads that serve; knows no model.
+Measures with the same threads that serve; knows no model. Servers that are started later hold their steps against what it
+measured.
 """
 
 from __future__ import annotations
@@ -11,12 +12,9 @@ import os
 from typing import Any
 
 from forno import _native
-from forno.kernels.cpu import cpuinfo
-from forno.runner.setup import SPIN_US
+from forno.kernels.cpu import ceilings, cpuinfo
 
 MIB, GIB = 1 << 20, 1 << 30
-SECONDS = 0.2
-"""Length of each measurement."""
 _FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 LOW_MEMORY = 2 * GIB
 """Bytes available below which even a small model is tight."""
@@ -30,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit status."""
     report = examine()
+    ceilings.remember(report["threads"], report["kernels_chosen"], ceilings.as_ceiling(report["measured"]))
     print(json.dumps(report, indent=2) if args.json else as_table(report))
     return 0
 
 
-def examine(seconds: float = SECONDS) -> dict[str, Any]:
+def examine(seconds: float = ceilings.SECONDS) -> dict[str, Any]:
     """Everything the report holds: sizes in bytes, rates per second."""
     available, threads = list(_native.available_isas()), cpuinfo.usable_threads()
     total, free = cpuinfo.memory()
@@ -53,29 +52,9 @@ def examine(seconds: float = SECONDS) -> dict[str, Any]:
         "memory_available": free,
         "huge_pages": cpuinfo.huge_pages(),
         "load": round(os.getloadavg()[0], 2),
-        "measured": measure(threads, available[0], seconds),
+        "measured": ceilings.rates(threads, available[0], seconds),
     }
     return {**report, "advice": advise(report)}
-
-
-def measure(threads: int, isa: str, seconds: float) -> dict[str, float | None]:
-    """Read bandwidths in bytes per second and arithmetic peaks in operations per second, all threads together."""
-    pool = _native.Pool(threads, SPIN_US)
-    near, far = _working_sets(threads)
-    return {
-        "l3_read": None if near is None else pool.read_bandwidth(near, seconds),
-        "dram_read": pool.read_bandwidth(far, seconds),
-        **{kind: pool.peak(isa, kind, seconds) for kind in ("int8", "bf16", "fp32")},
-    }
-
-
-def _working_sets(threads: int) -> tuple[int | None, int]:
-    """Bytes per thread that stay in L3 but not in L2 (None without an L3), and bytes that no cache holds."""
-    sizes = {c.level: c.bytes for c in cpuinfo.caches() if c.kind != "Instruction"}
-    last = sizes.get(3, 0)
-    near = max(last // 2 // threads, 2 * sizes.get(2, MIB)) if last else None
-    far = min(max(4 * last, 256 * MIB), max(cpuinfo.memory()[1] // 8, 16 * MIB)) // threads
-    return near, max(far, MIB)
 
 
 def advise(report: dict[str, Any]) -> list[str]:

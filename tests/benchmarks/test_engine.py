@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import engine
 from benchmarks.engine import Bench, cases, config_for
-from benchmarks.roofline import Ceiling
+from forno.program.ceiling import Ceiling
 from tests.helpers.runners import Model
 
 

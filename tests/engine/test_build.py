@@ -43,7 +43,7 @@ def test_the_engine_speaks_and_honours_the_configs(caching: bool) -> None:
             text += "".join(output.text for output in engine.step())
         assert text == "".join(letters[t].decode() for t in unbatched(request)[0])
     assert engine.stats().cached_tokens == (19 if caching else 0), "all but the last token"
-    assert [e.event.value for e in engine.trace.of("a")].count("finished") == 2
+    assert [r.id for r in engine.recorder.finished()] == ["a", "a"]
 
 
 @dataclass

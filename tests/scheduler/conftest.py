@@ -10,7 +10,7 @@ import pytest
 from forno.cache import KvCache
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.engine.engine import Engine
-from forno.engine.trace import Trace
+from forno.observe.recorder import Recorder
 from forno.request import Request, RequestOutput, SamplingParams
 from forno.scheduler import Scheduler
 from tests.helpers.fake_runner import VOCAB, FakeRunner, some_tokens
@@ -24,6 +24,7 @@ class Bench:
 
     engine: Engine
     runner: FakeRunner
+    recorder: Recorder
     now: float = 1.0
     outputs: dict[str, list[RequestOutput]] = field(default_factory=dict)
 
@@ -85,10 +86,10 @@ def bench() -> Callable[..., Bench]:
         runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
         made: list[Bench] = []
         clock = lambda: made[0].now if made else 1.0  # noqa: E731
-        trace = Trace(clock)
+        recorder = Recorder(clock, block_size=BLOCK)
         cache = KvCache(num_blocks, BLOCK, caching)
-        scheduler = Scheduler(SchedulerConfig(**config), cache, max_model_len, clock, trace, speculative)
-        made.append(Bench(Engine(runner, scheduler, trace=trace), runner))
+        scheduler = Scheduler(SchedulerConfig(**config), cache, max_model_len, clock, recorder, speculative)
+        made.append(Bench(Engine(runner, scheduler, recorder=recorder), runner, recorder))
         return made[0]
 
     return make

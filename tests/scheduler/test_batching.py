@@ -65,5 +65,5 @@ def test_preempted_members_get_their_seat_back(bench) -> None:
     b.add("c", 1, max_tokens=8)
     b.finish()
     assert b.engine.stats().preemptions == 1
-    finished = [e.id for e in b.engine.trace.recent() if e.event == "finished"]
+    finished = [r.id for r in b.recorder.finished()]
     assert finished == ["a", "b", "c"]

@@ -231,8 +231,7 @@ def test_priority_takes_blocks_from_a_worse_class(bench) -> None:
     assert b.engine.stats().preemptions == 1
     b.finish()
     assert b.tokens("low") == unbatched(low)[0]
-    finished = [e.id for e in b.engine.trace.recent() if e.event == "finished"]
-    assert finished == ["high", "low", "peer"]
+    assert [r.id for r in b.recorder.finished()] == ["high", "low", "peer"]
 
 
 def test_nobody_is_preempted_in_vain(bench) -> None:
@@ -402,14 +401,15 @@ def test_live_ids_are_unique(bench) -> None:
     b.finish()
 
 
-def test_the_trace_tells_the_story(bench) -> None:
+def test_the_record_tells_the_story(bench) -> None:
     b = bench(max_num_batched_tokens=12, long_prefill_token_threshold=8)
     b.add("a", tuple(range(10)), max_tokens=2)
     b.add("b", (*range(10), 3), max_tokens=2)
     b.finish()
-    story = [(e.event.value, e.number) for e in b.engine.trace.of("b")]
-    assert story == [("arrived", 11), ("waits_for_prefix", 2), ("scheduled", 8), ("first_token", 1), ("finished", 2)]
-    times = [e.time for e in b.engine.trace.of("b")]
+    record = b.recorder.request("b")
+    assert [owner for _, owner in record.parked] == ["a"]
+    assert (record.num_prompt, record.num_cached, record.num_generated, record.reason) == (11, 8, 2, "length")
+    times = [record.arrival, record.parked[0][0], record.scheduled, record.first_token, record.finished]
     assert times == sorted(times)
 
 

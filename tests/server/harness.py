@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,16 @@ from unittest import mock
 import httpx
 
 from forno import env
-from forno.config import CacheConfig, CpuConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig, SpeculativeConfig
+from forno.config import (
+    CacheConfig,
+    CpuConfig,
+    EngineConfig,
+    ModelConfig,
+    ObserveConfig,
+    SchedulerConfig,
+    ServerConfig,
+    SpeculativeConfig,
+)
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.main import bind
@@ -93,6 +103,15 @@ class Running:
             assert next(lines).startswith("data: {")
             yield lines
 
+    @contextmanager
+    def streaming_later(self, **body: Any) -> Iterator[None]:
+        """A stream whose first event may be long in coming; leaving closes the connection."""
+        with socket.create_connection((self.http.base_url.host, self.http.base_url.port)) as connection:
+            content = json.dumps({"model": self.model, "stream": True, "prompt": "the", **body}).encode()
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+            connection.sendall(head.encode() + content)
+            yield
+
     def wait_idle(self) -> None:
         """Until no request is live; then every block must be free."""
         eventually(lambda: self.stats().running + self.stats().waiting == 0)
@@ -124,15 +143,18 @@ def running(
     blocks: int = 1200,
     threads: int = 1,
     speculative: SpeculativeConfig | None = None,
+    record: bool = True,
+    cache: CacheConfig | None = None,
     **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
     config = EngineConfig(
         model=ModelConfig(model=str(model)),
         cpu=CpuConfig(threads=threads),
-        cache=CacheConfig(num_blocks_override=blocks),
+        cache=cache or CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
         speculative=speculative or SpeculativeConfig(),
+        observe=ObserveConfig(record=record),
     )
     settings = ServerConfig(port=0, **server)
     with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):

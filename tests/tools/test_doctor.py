@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forno.__main__ import main
+from forno.kernels.cpu import ceilings
+from forno.program.ceiling import Ceiling
 from forno.tools import doctor
 
 
@@ -69,10 +72,14 @@ def test_each_problem_has_one_sentence(problem: dict[str, Any], words: str) -> N
     assert words in sentence
 
 
-def test_json_and_table_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "SECONDS", 0.01)
-    monkeypatch.setattr(doctor, "examine", lambda: {**HEALTHY, "advice": []})
+def test_json_and_table_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {"int8": 4.0, "bf16": None, "fp32": 2.0, "dram_read": 3.0, "l3_read": None}
+    monkeypatch.setenv("FORNO_CACHE", str(tmp_path))
+    monkeypatch.setattr(doctor, "examine", lambda: {**HEALTHY, "measured": rates, "advice": []})
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["affinity"] == 8
+    assert ceilings.known(8, "avx512") == Ceiling(4.0, 2.0, 2.0, 3.0, 3.0), "servers started later use what it measured"
     with pytest.raises(SystemExit):
         main(["doctor", "--nonsense"])

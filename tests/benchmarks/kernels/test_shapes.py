@@ -8,9 +8,9 @@ import pytest
 from benchmarks.kernels import shapes
 from benchmarks.kernels.shapes import RandomTensors, fitting, layers_for, program_for
 from benchmarks.models import MODELS
-from benchmarks.roofline import kind
 from forno.loader.dequant import row_bytes
 from forno.program import ops
+from forno.program.cost_model import kind
 from forno.program.formats import FORMATS
 
 

@@ -1,0 +1,272 @@
+"""``/explain``, ``/explain/{request_id}`` and ``/debug/state``: what the recorder knows, as JSON, worked out off the loop."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import parse_qs
+
+from forno import __version__
+from forno.errors import RequestError
+from forno.observe.advice import Settings, advise
+from forno.observe.explain import ENGINE, Explanation, Predict, by_tokens, explain
+from forno.observe.record import RequestRecord, Shortage, StepRecord
+from forno.observe.words import MEANS, of_lookup
+from forno.server import observe_wire as wire
+from forno.server.convert import off_loop
+from forno.server.endpoint import Call
+from forno.server.errors import HttpError
+from forno.server.limits import App
+from forno.server.respond import json
+from forno.server.serving import Serving
+
+RECENT, MOST_RECENT = 20, 200
+"""Requests that are listed, unless the query says otherwise, and at most."""
+STEPS, MOST_STEPS = 60, 2000
+"""The same of steps in ``/debug/state``."""
+NAMED = 8
+"""Requests named as sharing in a part."""
+RATE_SECONDS = 3.0
+"""What rates are taken over."""
+CEILINGS = ("int8", "bf16", "fp32", "dram", "l3")
+LABELS = ("weights", "kv", "compute", "overhead", "starved", "idle")
+
+
+async def explanation(serving: Serving, body: None, call: Call) -> App:
+    """Every request that a response is made of."""
+    _refuse_unknown(call, "segments")
+    id = call.path["request_id"]
+    records = serving.engine.recorder.answers(id)
+    if not records:
+        raise HttpError(404, _why_unknown(serving, id), "invalid_request_error", "request_id", "request_not_found")
+    segments = _number(call, "segments", 0, 0, 1) == 1
+    found = await off_loop(True, lambda: [_explained(serving, record, segments) for record in records])
+    return json(wire.Explanations(id, serving.model, found))
+
+
+async def recent(serving: Serving, body: None, call: Call) -> App:
+    """The latest requests, live ones first, each with its largest part."""
+    _refuse_unknown(call, "count")
+    count = _number(call, "count", RECENT, 1, MOST_RECENT)
+    return json(wire.Recent(serving.model, await off_loop(True, _recent, serving, count)))
+
+
+async def state(serving: Serving, body: None, call: Call) -> App:
+    """What ``forno top`` shows."""
+    _refuse_unknown(call, "steps")
+    return json(await off_loop(True, _state, serving, _number(call, "steps", STEPS, 0, MOST_STEPS)))
+
+
+# -- explanations -----------------------------------------------------------------------------------------------
+
+
+def _why_unknown(serving: Serving, id: str) -> str:
+    recorder = serving.engine.recorder
+    if not recorder.recording:
+        return "this server remembers no requests: it was started with --no-record"
+    over = recorder.finished(MOST_RECENT * 100)
+    if over and len(over) >= recorder.max_requests:
+        return (
+            f"no request {id!r} among the last {len(over)}: it never came here, or it was forgotten; the oldest that is "
+            f"remembered came {serving.engine.clock() - over[0].arrival:.0f} s ago"
+        )
+    where = "every response has its id in `id`, and an error in the header x-request-id"
+    return f"no request {id!r} came here since the server's start; {where}"
+
+
+def explain_record(serving: Serving, record: RequestRecord) -> Explanation:
+    """The explanation of one request, up to now if it still runs."""
+    recorder, now = serving.engine.recorder, serving.engine.clock()
+    steps = recorder.during(record.arrival, record.finished or now)
+    idle = Shortage.BATCH if serving.engine.engine.scheduler.config.batching == "dynamic" else ENGINE
+    return explain(record, steps, recorder.horizon, now, predictor(serving), idle)
+
+
+def predictor(serving: Serving) -> Predict:
+    """The cost model of this server's program."""
+    return by_tokens
+
+
+def _settings(serving: Serving) -> Settings:
+    engine = serving.engine.engine
+    cache = engine.scheduler.cache
+    return Settings(
+        engine.scheduler.config, cache.enable_prefix_caching, cache.capacity, int(getattr(engine.runner, "kv_bytes", 0))
+    )
+
+
+def _explained(serving: Serving, record: RequestRecord, segments: bool) -> wire.Explained:
+    found = explain_record(serving, record)
+    whole = found.seconds or 1.0
+    first = record.first_sent or record.first_token
+    parts = sorted(found.parts.values(), key=lambda part: part.seconds, reverse=True)
+    return wire.Explained(
+        id=record.id,
+        state=_state_of(record),
+        reason=record.reason,
+        error=record.error,
+        start=found.start,
+        seconds=found.seconds,
+        age=serving.engine.clock() - found.start,
+        ttft=first - found.start if first and record.first_token else None,
+        prompt_tokens=record.num_prompt,
+        cached_tokens=record.num_cached,
+        generated_tokens=record.num_generated,
+        max_tokens=record.max_tokens,
+        preemptions=record.num_preemptions,
+        ahead=record.ahead,
+        running=record.running,
+        parts=[wire.PartOut(p.kind, p.seconds, p.seconds / whole, MEANS[p.kind], _largest(p.by)) for p in parts],
+        phases=[wire.PhaseOut(s.phase, s.start - found.start, s.end - found.start) for s in found.phases()],
+        waited_for=found.waited_for,
+        chunks=[wire.ChunkOut(c.step, c.start, c.tokens, c.seconds, c.own, c.others, c.again) for c in found.chunks],
+        decode_steps=found.decode_steps,
+        decode_rows=found.decode_rows,
+        decode_alone=found.decode_alone,
+        lookup=_lookup(record),
+        advice=[
+            wire.AdviceOut(a.change, a.saves, a.saves / whole, a.flag, a.at_most)
+            for a in advise(found, _settings(serving), predictor(serving))
+        ],
+        segments=_segments(found) if segments else None,
+    )
+
+
+def _segments(found: Explanation) -> list[wire.SegmentOut]:
+    return [wire.SegmentOut(s.kind, s.start - found.start, s.end - found.start, s.step) for s in found.segments]
+
+
+def _lookup(record: RequestRecord) -> wire.LookupOut | None:
+    found = record.lookup
+    return (
+        None
+        if found is None
+        else wire.LookupOut(found.matched, found.reason, found.position, of_lookup(found, record.num_prompt))
+    )
+
+
+def _largest(by: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(by.items(), key=lambda item: item[1], reverse=True)[:NAMED])
+
+
+def _state_of(record: RequestRecord) -> str:
+    if record.finished:
+        return "finished" if record.serial else "refused"
+    held = len(record.resumed) + bool(record.scheduled) > len(record.preempted)
+    return "running" if held else "waiting"
+
+
+def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
+    recorder, now = serving.engine.recorder, serving.engine.clock()
+    records = [*recorder.finished(count), *recorder.live()][-count:]
+    found = []
+    for record in reversed(records):
+        explained = explain_record(serving, record)
+        largest = max(explained.parts.values(), key=lambda p: p.seconds, default=None)
+        found.append(
+            wire.RecentRequest(
+                id=record.id,
+                state=_state_of(record),
+                reason=record.reason,
+                age=now - explained.start,
+                seconds=explained.seconds,
+                prompt_tokens=record.num_prompt,
+                generated_tokens=record.num_generated,
+                slowest="" if largest is None else largest.kind,
+                slowest_seconds=0.0 if largest is None else largest.seconds,
+            )
+        )
+    return found
+
+
+# -- state ------------------------------------------------------------------------------------------------------
+
+
+def _state(serving: Serving, count: int) -> wire.DebugState:
+    engine, recorder = serving.engine.engine, serving.engine.recorder
+    stats, cache = serving.engine.stats(), engine.scheduler.cache
+    steps = recorder.steps(last=max(count, 1))
+    last = steps[-1] if steps else None
+    return wire.DebugState(
+        model=serving.model,
+        version=__version__,
+        uptime=max(0.0, time.time() - serving.created),
+        running=stats.running,
+        waiting=stats.waiting,
+        kv_usage=stats.kv_usage,
+        kv_waste=1.0 - last.kv_used / last.kv_reserved if last and last.kv_reserved and stats.running else None,
+        prefix_hit_share=cache.hit_tokens / cache.queried_tokens if cache.queried_tokens else None,
+        ceilings=dict.fromkeys(CEILINGS),
+        seconds_by_label=dict.fromkeys(LABELS),
+        steps=[_step(step) for step in steps[len(steps) - count :]] if count else [],
+        requests=_live(serving, last),
+        rates=_rates(serving),
+    )
+
+
+def _step(step: StepRecord) -> wire.StepOut:
+    return wire.StepOut(
+        number=step.number,
+        start=step.start,
+        seconds=step.seconds,
+        wall=step.end - step.start,
+        rows=len(step.tokens),
+        tokens=sum(step.tokens),
+        prompt_tokens=_prompt_tokens(step),
+    )
+
+
+def _prompt_tokens(step: StepRecord) -> int:
+    rows = zip(step.requests, step.starts, step.tokens, strict=True)
+    return sum(min(tokens, record.num_prompt - start) for record, start, tokens in rows if start < record.num_prompt)
+
+
+def _live(serving: Serving, last: StepRecord | None) -> list[wire.LiveRequest]:
+    recorder, now = serving.engine.recorder, serving.engine.clock()
+    found = []
+    for sequence in serving.engine.engine.sequences():
+        record = recorder.request(sequence.request.id) or RequestRecord(sequence.request.id, 0, 0, 0)
+        state = _state_of(record)
+        lacking = None
+        if state == "waiting":
+            lacking = last.shortage if last else None
+            lacking = Shortage.PREFIX if record.parked and not record.scheduled else lacking
+        found.append(
+            wire.LiveRequest(
+                id=sequence.request.id,
+                state=state,
+                prompt=sequence.num_prompt,
+                cached=sequence.num_cached,
+                generated=sequence.num_generated,
+                max_tokens=sequence.request.sampling.max_tokens,
+                age=now - sequence.request.arrival,
+                waits_for=lacking,
+            )
+        )
+    return found
+
+
+def _rates(serving: Serving) -> wire.Rates:
+    recorder, now = serving.engine.recorder, serving.engine.clock()
+    steps = [s for s in recorder.during(now - RATE_SECONDS, now) if s.end > now - RATE_SECONDS]
+    ended = [r for r in recorder.finished(MOST_RECENT * 10) if r.finished > now - RATE_SECONDS and r.serial]
+    return wire.Rates(
+        output_tokens_per_s=sum(s.outputs - s.num_drafts for s in steps) / RATE_SECONDS,
+        prompt_tokens_per_s=sum(map(_prompt_tokens, steps)) / RATE_SECONDS,
+        requests_per_s=len(ended) / RATE_SECONDS,
+    )
+
+
+# -- parameters -------------------------------------------------------------------------------------------------
+
+
+def _refuse_unknown(call: Call, known: str) -> None:
+    unknown = next((name for name in parse_qs(call.query, keep_blank_values=True) if name != known), None)
+    if unknown is not None:
+        raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes {known}", unknown)
+
+
+def _number(call: Call, name: str, default: int, least: int, most: int) -> int:
+    text = parse_qs(call.query, keep_blank_values=True).get(name, [str(default)])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise RequestError(f"{name} must be a number from {least} to {most}, got {text!r}", name)
+    return int(text)

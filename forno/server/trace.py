@@ -1,0 +1,47 @@
+"""``GET /debug/trace``: the last steps as a file for https://ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+import msgspec
+
+from forno import __version__
+from forno.errors import RequestError
+from forno.observe.chrome_trace import chrome_trace
+from forno.observe.recorder import Recorder
+from forno.server.convert import off_loop
+from forno.server.endpoint import Call
+from forno.server.errors import HttpError
+from forno.server.limits import App
+from forno.server.respond import Body
+from forno.server.serving import Serving
+
+STEPS = 1000
+"""How many steps are exported unless the query says otherwise."""
+
+
+async def trace(serving: Serving, body: None, call: Call) -> App:
+    recorder = serving.engine.engine.recorder
+    if not isinstance(recorder, Recorder):
+        message = "this server was started with --no-record: it remembers no steps"
+        raise HttpError(404, message, "invalid_request_error", code="not_recorded")
+    content = await off_loop(True, _encoded, recorder, serving.model, _steps(call.query, recorder.max_steps))
+    return Body(content, headers={"content-disposition": 'attachment; filename="forno-trace.json"'})
+
+
+def _steps(query: str, most: int) -> int:
+    given = parse_qs(query, keep_blank_values=True)
+    unknown = next((name for name in given if name != "steps"), None)
+    if unknown is not None:
+        raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes steps", unknown)
+    text = given.get("steps", [str(min(STEPS, most))])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise RequestError(f"steps must be a number from 1 to {most}, got {text!r}", "steps")
+    return int(text)
+
+
+def _encoded(recorder: Recorder, model: str, steps: int) -> bytes:
+    requests = [*recorder.finished(recorder.max_requests), *recorder.live()]
+    found = chrome_trace(recorder.steps(last=steps), requests, model=model, version=f"forno {__version__}")
+    return msgspec.json.encode(found)

@@ -1,0 +1,90 @@
+"""``forno explain``: where a request's time went, asked from a running server. It knows HTTP; ``explain_view`` draws."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from forno import env
+from forno.errors import ConfigError, FornoError
+
+TIMEOUT = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="A response's id; without: the latest requests.")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="The server (default: %(default)s).")
+    parser.add_argument("--count", type=int, default=20, help="Requests in the list (default: %(default)s).")
+    parser.add_argument("--json", action="store_true", help="Print what the server says, as JSON.")
+    parser.add_argument("--api-key", default="", metavar="KEY", help="The server's key; default: $FORNO_API_KEY.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation, or the list; 0."""
+    url = args.url.rstrip("/").removesuffix("/v1")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url must start with http:// or https://, got {args.url!r}")
+    path = f"/explain/{urllib.parse.quote(args.id, safe='')}" if args.id else f"/explain?count={args.count}"
+    found = ask(url + path, args.api_key or env.API_KEY.get())
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    from forno.tools.explain_view import request_lines, request_table
+
+    width = _width()
+    if not args.id:
+        _print(request_table(found, width))
+        return 0
+    for i, request in enumerate(found["requests"]):
+        _print([*([()] if i else []), *request_lines(request, width)])
+    return 0
+
+
+def ask(url: str, key: str) -> Any:
+    """The JSON at ``url``. Raises ``FornoError`` with what the server says, or why there is no answer."""
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        raise FornoError(_message(error.read()) or f"{url} answered {error.code}") from error
+    except (OSError, ValueError) as error:
+        raise FornoError(
+            f"no answer from {url}: {getattr(error, 'reason', error)}; is a server running there (--url)?"
+        ) from error
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _width() -> int:
+    from shutil import get_terminal_size
+
+    return max(60, min(get_terminal_size((100, 24)).columns, 140))
+
+
+def _print(lines: Any) -> None:
+    """With colors on a terminal where rich is installed; else plain text."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.text import Text
+        except ImportError:
+            pass
+        else:
+            console = Console(highlight=False, width=_width())
+            for line in lines:
+                console.print(Text.assemble(*line), soft_wrap=True)
+            return
+    for line in lines:
+        print("".join(piece if isinstance(piece, str) else piece[0] for piece in line).rstrip())

@@ -1,0 +1,120 @@
+"""Advice: the change that undoes the largest part comes first, with the seconds that it is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from forno.config import SchedulerConfig
+from forno.observe.advice import Advice, Settings, advise
+from forno.observe.explain import Kind
+from forno.observe.record import Shortage
+from tests.helpers.fake_runner import some_tokens
+from tests.observe.timed_engine import STEP, TOKEN, Timed, random_run, step_cost
+
+
+def advice(timed: Timed, id: str, count: int = 2, **settings: object) -> list[Advice]:
+    config = timed.engine.scheduler.config
+    known = Settings(config, kv_tokens=timed.engine.scheduler.cache.capacity, **settings)
+    return advise(timed.explain(id), known, step_cost, count)
+
+
+def flags(found: list[Advice]) -> list[str]:
+    return [a.flag for a in found]
+
+
+def test_seats() -> None:
+    timed = Timed(max_num_seqs=1)
+    for id in "abc":
+        timed.add(id, 4, 12)
+    timed.run()
+    first = advice(timed, "c")[0]
+    assert first.flag == "--max-num-seqs 4"
+    found = timed.explain("c")
+    waited, decode = found.waited_for[Shortage.SEATS], found.of(Kind.DECODE)
+    crowded = decode * ((STEP + 4 * TOKEN) / (STEP + TOKEN) - 1)
+    assert first.saves == pytest.approx(waited - crowded, rel=0.01), "what the larger batch costs is subtracted"
+
+
+def test_memory() -> None:
+    timed = Timed(num_blocks=6)
+    for id in ("a", "b"):
+        timed.add(id, 8, 12)
+    timed.run()
+    found = timed.explain("b")
+    first = advice(timed, "b", kv_bytes=24 << 30)[0]
+    assert first.flag == "--kv-cache-memory 44", "24 GiB hold 24 tokens, and it needs 20 more"
+    assert first.saves >= found.of(Kind.PREEMPTED, Kind.RECOMPUTE)
+    assert "preempted" in first.change
+
+
+def test_prompts_of_others() -> None:
+    timed = Timed(mixed_step_stretch=1.75, max_num_batched_tokens=64)
+    timed.add("a", 4, 6)
+    timed.step()
+    timed.add("long", 150, 1)
+    timed.run()
+    slowed = timed.explain("a").of(Kind.SLOWED)
+    first = advice(timed, "a")[0]
+    assert first.flag == "--mixed-step-stretch 1.25"
+    assert first.saves == pytest.approx(slowed * 2 / 3)
+
+
+def test_a_prompt_that_differs_early() -> None:
+    timed = Timed(max_num_batched_tokens=64)
+    prompt = some_tokens("x", 60)
+    timed.add("a", prompt, 1)
+    timed.run()
+    timed.add("b", (*prompt[:6], 249, *prompt[7:]), 1)
+    timed.run()
+    first = advice(timed, "b")[0]
+    assert "token 6 of 60" in first.change
+    assert first.at_most
+    assert first.saves == pytest.approx(timed.explain("b").of(Kind.PREFILL), rel=0.1)
+
+
+def test_prefix_caching_off() -> None:
+    timed = Timed(caching=False, max_num_batched_tokens=64)
+    timed.add("a", 60, 1)
+    timed.run()
+    assert flags(advice(timed, "a", enable_prefix_caching=False))[0] == "--enable-prefix-caching"
+    assert "--enable-prefix-caching" not in flags(advice(timed, "a"))
+
+
+def test_a_slow_client() -> None:
+    timed = Timed()
+    timed.add("a")
+    timed.run()
+    timed.send("a", 9.0, blocked=8.0)
+    first = advice(timed, "a")[0]
+    assert (first.saves, first.flag) == (pytest.approx(8.0), "")
+    assert "client" in first.change
+
+
+def test_batching() -> None:
+    timed = Timed(batching="static", max_num_seqs=2)
+    for id in "abc":
+        timed.add(id, 4, 9)
+        timed.step()
+    timed.run()
+    assert flags(advice(timed, "c"))[0] == "--batching continuous"
+
+
+def test_constraints() -> None:
+    timed = Timed()
+    timed.add("a", 4, 9)
+    timed.add("b", 4, 9, constrained=True)
+    timed.run()
+    assert "schemas of others" in advice(timed, "a")[0].change
+    assert "its own constraint" in advice(timed, "b")[0].change
+
+
+def test_advice_never_promises_more_than_there_is() -> None:
+    for seed in range(25):
+        timed = random_run(seed)
+        for record in timed.recorder.finished():
+            found = timed.explain(record.id)
+            given = advise(found, Settings(SchedulerConfig(max_num_seqs=2), kv_tokens=40), step_cost, count=99)
+            assert all(0 < a.saves < found.seconds for a in given)
+            named = [a.flag.split(" ")[0] for a in given if a.flag]
+            assert len(named) == len(set(named)), "an option goes one way only"
+            assert len(advise(found, Settings(), step_cost)) <= 2

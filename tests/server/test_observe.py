@@ -1,0 +1,179 @@
+"""``/explain`` and ``/debug/state`` over HTTP: exact sums, refusals and departures included, and nothing for strangers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from forno.config import SchedulerConfig
+from tests.server.harness import LONG, USER, Running, eventually, running
+
+TOP = {
+    "model",
+    "version",
+    "uptime",
+    "running",
+    "waiting",
+    "kv_usage",
+    "kv_waste",
+    "prefix_hit_share",
+    "ceilings",
+    "seconds_by_label",
+    "steps",
+    "requests",
+    "rates",
+}
+
+
+def explained(server: Running, id: str, **query: Any) -> dict[str, Any]:
+    """The only request of a response, checked."""
+    response = server.http.get(f"/explain/{id}", params=query)
+    assert response.status_code == 200, response.text
+    (found,) = response.json()["requests"]
+    check(found)
+    return found
+
+
+def check(found: dict[str, Any]) -> None:
+    assert sum(p["seconds"] for p in found["parts"]) == pytest.approx(found["seconds"], abs=1e-6)
+    assert sum(p["end"] - p["start"] for p in found["phases"]) == pytest.approx(found["seconds"], abs=1e-6)
+    assert all(a["saves"] > 0 for a in found["advice"])
+    assert len(found["advice"]) <= 2
+
+
+def finished(server: Running, id: str) -> dict[str, Any]:
+    """Once the server has noticed that the response is over, which the client may know before."""
+    eventually(lambda: explained(server, id)["state"] in ("finished", "refused"))
+    return explained(server, id)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["chat", "complete"])
+def test_a_request_is_explained(server: Running, stream: bool, path: str) -> None:
+    begun = time.monotonic()
+    answer = getattr(server, path)(max_tokens=8, stream=stream, ignore_eos=True)
+    took = time.monotonic() - begun
+    found = finished(server, answer["id"])
+    assert (found["id"], found["reason"], found["generated_tokens"]) == (answer["id"], "length", 8)
+    assert found["seconds"] < took
+    kinds = {p["kind"] for p in found["parts"]}
+    assert {"reading", "tokenizing", "queued", "prefill", "decode", "overhead", "detokenizing", "responding"} <= kinds
+    assert [p["phase"] for p in found["phases"]] == ["arriving", "waiting", "prefill", "decode", "leaving"]
+    assert 0 < found["ttft"] <= found["seconds"]
+    assert found["lookup"]["matched"] == found["cached_tokens"]
+    segments = explained(server, answer["id"], segments=1)["segments"]
+    assert [s["start"] for s in segments[1:]] == [s["end"] for s in segments[:-1]]
+
+
+def test_several_answers_are_explained_one_by_one(server: Running) -> None:
+    answer = server.chat(max_tokens=4, n=3)
+    eventually(lambda: len(server.http.get(f"/explain/{answer['id']}").json()["requests"]) == 3)
+    response = server.http.get(f"/explain/{answer['id']}").json()
+    assert [r["id"] for r in response["requests"]] == [f"{answer['id']}-{i}" for i in range(3)]
+    for request in response["requests"]:
+        check(request)
+    assert explained(server, f"{answer['id']}-1")["max_tokens"] == 4
+
+
+def test_one_that_runs_and_one_that_left(server: Running) -> None:
+    with server.streaming(request_id="leaves", **LONG):
+        found = explained(server, "cmpl-leaves")
+        assert (found["state"], found["reason"]) == ("running", "")
+        live = server.http.get("/debug/state").json()["requests"]
+        assert [(r["id"], r["state"]) for r in live] == [("cmpl-leaves", "running")]
+    assert finished(server, "cmpl-leaves")["reason"] == "abort"
+
+
+def test_one_that_was_refused(server: Running) -> None:
+    body = {"messages": USER, "max_tokens": 99999, "request_id": "too long"}
+    response = server.post("/v1/chat/completions", body)
+    assert response.status_code == 400
+    assert response.headers["x-request-id"] == "chatcmpl-too long"
+    found = explained(server, "chatcmpl-too long")
+    assert (found["state"], found["error"]) == ("refused", "PromptTooLongError")
+    assert {p["kind"] for p in found["parts"]} == {"reading", "tokenizing", "responding"}
+
+
+def test_one_that_the_queue_was_too_full_for(model_path: Path) -> None:
+    config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=1)
+    with (
+        running(model_path, config) as server,
+        server.streaming(request_id="a", **LONG),
+        server.streaming_later(request_id="b"),
+    ):
+        eventually(lambda: server.stats().waiting == 1)
+        waits = explained(server, "cmpl-b")
+        assert (waits["state"], list(waits["waited_for"])[-1]) == ("waiting", "seats")
+        by = next(p["by"] for p in waits["parts"] if p["kind"] == "queued")
+        assert by.keys() == {"cmpl-a"}
+        (advice,) = [a for a in waits["advice"] if a["flag"].startswith("--max-num-seqs")]
+        assert advice["saves"] <= waits["seconds"]
+        refused = server.post("/v1/completions", {"prompt": "x", "request_id": "c"})
+        assert refused.status_code == 429
+        assert explained(server, "cmpl-c")["error"] == "QueueFullError"
+        live = {r["id"]: r for r in server.http.get("/debug/state").json()["requests"]}
+        assert (live["cmpl-b"]["state"], live["cmpl-b"]["waits_for"]) == ("waiting", "seats")
+
+
+def test_the_list_names_the_latest_first(server: Running) -> None:
+    ids = [server.complete(max_tokens=2)["id"] for _ in range(3)]
+    eventually(lambda: not server.serving.engine.recorder.live())
+    found = server.http.get("/explain", params={"count": 2}).json()["requests"]
+    assert [r["id"] for r in found] == ids[:0:-1]
+    assert all(r["slowest"] and 0 < r["slowest_seconds"] <= r["seconds"] for r in found)
+
+
+def test_an_unknown_id(server: Running) -> None:
+    response = server.http.get("/explain/nobody")
+    assert response.status_code == 404
+    assert "no request 'nobody' came here" in response.json()["error"]["message"]
+
+
+def test_an_id_that_was_forgotten(server: Running) -> None:
+    recorder = server.serving.engine.recorder
+    server.complete(max_tokens=1)
+    most, recorder.max_requests = recorder.max_requests, 1
+    try:
+        assert "among the last" in server.http.get("/explain/nobody").json()["error"]["message"]
+    finally:
+        recorder.max_requests = most
+
+
+@pytest.mark.parametrize(
+    "query", ["/explain?count=0", "/explain?count=x", "/explain?n=1", "/debug/state?steps=-1", "/explain/x?segments=2"]
+)
+def test_wrong_parameters_are_named(server: Running, query: str) -> None:
+    server.complete(max_tokens=1, request_id="known")
+    assert server.http.get(query.replace("/x", "/cmpl-known")).status_code == 400
+
+
+def test_the_state_has_all_that_top_shows(server: Running) -> None:
+    server.complete(max_tokens=4)
+    state = server.http.get("/debug/state", params={"steps": 2}).json()
+    assert state.keys() == TOP
+    assert len(state["steps"]) == 2
+    assert state["steps"][1]["number"] == state["steps"][0]["number"] + 1
+    assert state["steps"][-1].keys() >= {"number", "start", "seconds", "wall", "rows", "tokens", "prompt_tokens", "label"}
+    assert server.http.get("/debug/state", params={"steps": 0}).json()["steps"] == []
+
+
+def test_strangers_learn_nothing(model_path: Path) -> None:
+    with running(model_path, keys=(b"secret",)) as server:
+        for path in ("/explain", "/explain/x", "/debug/state"):
+            assert httpx.get(server.url + path).status_code == 401
+        headers = {"authorization": "Bearer secret"}
+        assert httpx.get(server.url + "/explain", headers=headers).status_code == 200
+
+
+def test_without_recording(model_path: Path) -> None:
+    with running(model_path, record=False) as server:
+        id = server.complete(max_tokens=2)["id"]
+        response = server.http.get(f"/explain/{id}")
+        assert response.status_code == 404
+        assert "--no-record" in response.json()["error"]["message"]
+        assert server.http.get("/explain").json()["requests"] == []
+        assert server.http.get("/debug/state").json()["steps"] == []
