@@ -231,8 +231,8 @@ CONTENT: dict[str, list[Panel]] = {
         ),
         lines(
             "Measured over predicted",
-            "Time of computing the steps. Away from 1: something else uses the machine, or it changed. Drift: of the last steps "
-            "that had their cores.",
+            "Time of computing the steps. Away from 1: something else uses the machine, or it changed. Drift: of the last "
+            "steps that had their cores.",
             {
                 "{{instance}}": ratio(
                     rate("forno:step_measured_seconds_total", "instance"),
