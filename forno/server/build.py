@@ -6,7 +6,7 @@ import time
 
 from forno.config import EngineConfig, ServerConfig
 from forno.engine.async_engine import AsyncEngine
-from forno.engine.build import Built, build_engine
+from forno.engine.build import Built, attributed, build_engine
 from forno.engine.defaults import sampling_defaults
 from forno.server.engine_metrics import EngineMetrics
 from forno.server.goodput import Goodput, parse_slo
@@ -16,7 +16,7 @@ from forno.text import ConstraintCompiler, load_chat_template, read_template
 
 def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, Built]:
     """Build everything; the engine's thread is not started yet. Raises ``ModelError`` or ``ConfigError``."""
-    built = build_engine(config)
+    built = attributed(build_engine(config))
     return serving_of(built, config, server), built
 
 
@@ -29,7 +29,10 @@ def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serv
         tokenizer=built.tokenizer,
         template=template,
         constraints=ConstraintCompiler(built.tokenizer),
-        metrics=EngineMetrics(engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases),
+        metrics=EngineMetrics(
+            engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases, built.attribution
+        ),
+        attribution=built.attribution,
         model=built.name,
         created=int(time.time()),
         config=server,
