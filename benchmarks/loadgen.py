@@ -13,10 +13,12 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -81,6 +83,12 @@ class Record:
         self.errors += 1
         self.last_error = why[:200]
 
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first, by the server's count, over all answers; None without one."""
+        later = self.tokens - len(self.ttft)
+        return sum(self.itl) / later if later > 0 else None
+
     def summary(self, wall: float) -> dict[str, Any]:
         """Rates per second, latencies in ms (None without a sample)."""
         wanted = (("ttft", self.ttft, (50, 95)), ("itl", self.itl, (50, 95, 99)), ("e2e", self.e2e, (50,)))
@@ -89,6 +97,8 @@ class Record:
             "out_tok_s": round(self.tokens / wall, 1),
             "tok": self.tokens,
             "err": self.errors,
+            "ttft_mean": milliseconds(statistics.fmean(self.ttft) if self.ttft else None, 3),
+            "tpot_mean": milliseconds(self.tpot, 3),
             **{f"{name}_p{p}": milliseconds(percentile(values, p / 100)) for name, values, ps in wanted for p in ps},
             **({"lasterr": self.last_error} if self.errors else {}),
         }
@@ -100,8 +110,8 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
 
 
-def milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(1000 * seconds, 1)
+def milliseconds(seconds: float | None, digits: int = 1) -> float | None:
+    return None if seconds is None else round(1000 * seconds, digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,28 +204,31 @@ def _content(event: dict[str, Any]) -> str | None:
     return (choices[0].get("delta") or {}).get("content")
 
 
-def jobs_for(client: Client, workload: str, count: int, seed: int, clients: int) -> list[Callable[[], Awaitable[Any]]]:
-    """What the clients have to do, in order. Other numbers of clients get other prompts, so no cache helps the next run."""
+def jobs_for(client: Client, workload: str | Path, count: int, seed: int, clients: int) -> list[Callable[[], Awaitable[Any]]]:
+    """What the clients have to do, in order; a path is a file of JSON lines with ``messages``, all of which are asked.
+    Otherwise, other numbers of clients get other prompts, so no cache helps the next run."""
     if workload == "turns":
         return [partial(client.converse, seed * 7919 + clients * 100 + i) for i in range(max(4, count // 4))]
+    if isinstance(workload, Path):
+        return [partial(client.ask, json.loads(line)["messages"]) for line in workload.read_text().splitlines()]
     return [partial(client.ask, messages) for messages in prompts(workload, count, seed * 7919 + clients)]
 
 
 async def run(options: argparse.Namespace, clients: int) -> dict[str, Any]:
     """Load the server with that many clients until all jobs are done."""
-    record = Record()
+    record, workload = Record(), options.prompts or options.workload
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         client = Client(session, options.url, options.model, options.max_tokens, record)
-        jobs = iter(jobs_for(client, options.workload, options.n or max(8, clients * 3), options.seed, clients))
+        jobs = iter(jobs_for(client, workload, options.n or max(8, clients * 3), options.seed, clients))
 
         async def work() -> None:
             for job in jobs:
                 await job()
 
-        result: dict[str, Any] = {"label": options.label, "workload": options.workload, "c": clients}
+        result: dict[str, Any] = {"label": options.label, "workload": str(workload), "c": clients}
         started = time.perf_counter()
-        if options.workload != AMONG:
+        if workload != AMONG:
             await asyncio.gather(*(work() for _ in range(clients)))
             return result | record.summary(time.perf_counter() - started)
         long = Interruption(replace(client, max_tokens=1, record=Record()), record, EARLY * clients)
@@ -233,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", default="m")
     parser.add_argument("--workload", default="chat", choices=WORKLOADS)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines with messages, asked instead of a workload")
     parser.add_argument("-c", default="1,8,32", metavar="CLIENTS", help="numbers of clients, comma-separated, one run each")
     parser.add_argument("-n", type=int, default=0, help="requests per run; 0: three per client, at least 8")
     parser.add_argument("--max-tokens", type=int, default=64)

@@ -59,13 +59,18 @@ def write_folder(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     write_json(folder / "config.json", config | {"torch_dtype": FORMS[form][1]})
     write_json(folder / "generation_config.json", checkpoint.generation_config)
     write_safetensors(folder / "model.safetensors", (_stored(tensor, form) for tensor in checkpoint.tensors.values()))
+    write_tokenizer(checkpoint, folder)
+
+
+def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    """The tokenizer with its chat template, into an existing ``folder``."""
     tokenizer = load_tokenizer(checkpoint)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     template = load_chat_template(checkpoint, tokenizer)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": config["max_position_embeddings"],
+        "model_max_length": checkpoint.config["max_position_embeddings"],
         "chat_template": template.source,
         **tokenizer.special_texts,
     }

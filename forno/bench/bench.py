@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -72,8 +73,11 @@ class Bench:
             self._run = Run(client, conversations, extent, clock)
             self.watch(load.words, extent, self._run.got)
             gauges = Gauges(session, target.url) if self._has_gauges else None
+            gc.collect()
+            gc.freeze()  # what was made before is no garbage to look through during the run
             origin = time.perf_counter()  # only now: what came before is no lag of the load
             got = await self._run.go(load, seed, gauges)
+            gc.unfreeze()
         return self._summarized(load, got, repeat, seed)
 
     def _target_of_run(self) -> Target:

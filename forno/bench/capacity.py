@@ -88,7 +88,7 @@ def interval(met: int, total: int) -> tuple[float, float]:
         return 0.0, 1.0
     p, z2 = met / total, Z * Z
     middle, half = p + z2 / (2 * total), Z * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
-    return (middle - half) / (1 + z2 / total), (middle + half) / (1 + z2 / total)
+    return min(p, (middle - half) / (1 + z2 / total)), max(p, (middle + half) / (1 + z2 / total))
 
 
 async def find(measure: Callable[[float], Awaitable[Verdict]], search: Search) -> Capacity:

@@ -74,7 +74,8 @@ def _table(rows: list[Row]) -> list[str]:
     table = [HEADER, *map(cells, rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(HEADER))]
     return [
-        "  " + "  ".join(text.ljust(width) if i in (0, 5) else text.rjust(width) for i, (text, width) in enumerate(columns)).rstrip()
+        "  "
+        + "  ".join(text.ljust(width) if i in (0, 5) else text.rjust(width) for i, (text, width) in enumerate(columns)).rstrip()
         for line in table
         for columns in [list(zip(line, widths, strict=True))]
     ]

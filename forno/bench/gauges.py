@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,8 +69,3 @@ def _series(page: str, name: str) -> float | None:
         return sum(map(float, found)) if found else None
     except ValueError:
         return None
-
-
-def if_any(gauges: Callable[[], object], first: Reading) -> Callable[[], object] | None:
-    """``gauges`` where a first reading shows that there are some, else None: no further scrapes."""
-    return gauges if any(value is not None for value in first) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import gc
 import itertools
 import math
 import resource
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS = 0.5
 FAILURES_IN_A_ROW = 50
-LAG_SECONDS = 0.05
+LAG_SECONDS = 1 / 16
 """Between looks at how late the event loop is."""
 
 
@@ -125,8 +124,6 @@ class Run:
 
     async def go(self, load: Closed | Open | Trace, seed: int, gauges: Callable[[], object] | None = None) -> Gathered:
         """Run ``load`` until all that counts has ended. ``gauges`` is awaited for the server's, about twice a second."""
-        gc.collect()
-        gc.freeze()  # prompts made before the run are no garbage to look through during it
         cpu = _cpu_seconds()
         watchers = [asyncio.create_task(self._sample(gauges)), asyncio.create_task(self._measure_lag())]
         sender = asyncio.create_task(self._send(load, seed))
@@ -139,7 +136,6 @@ class Run:
             await _cancel([over, sender, *watchers])
             for record in self.got.records:
                 record.counted = record.counted and record.error_kind != "cancelled"
-            gc.unfreeze()
         if not sender.cancelled() and (error := sender.exception()):
             raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
         return self.got

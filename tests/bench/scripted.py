@@ -43,7 +43,12 @@ def stream(*events: bytes) -> bytes:
 
 def reply(value: Any, status: str = "200 OK", kind: str = "application/json") -> bytes:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (status.encode(), kind.encode(), len(body), body)
+    return b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        status.encode(),
+        kind.encode(),
+        len(body),
+        body,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,24 @@ from forno.bench import client as client_module
 from forno.bench.client import Client, Target, Timeouts, open_client
 from forno.bench.records import RequestRecord
 from forno.bench.workload import Call
-from tests.bench.scripted import ANSWER, DONE, END, FINISH, HEAD, Request, Script, Send, delta, event, piece, reply, serving
-from tests.bench.scripted import stream, usage, whole
+from tests.bench.scripted import (
+    ANSWER,
+    DONE,
+    END,
+    FINISH,
+    HEAD,
+    Request,
+    Script,
+    Send,
+    delta,
+    event,
+    piece,
+    reply,
+    serving,
+    stream,
+    usage,
+    whole,
+)
 
 CALL = Call(2, ({"role": "user", "content": "What is an oven?"},))
 
@@ -93,7 +109,11 @@ async def test_what_is_sent(clock: Clock) -> None:
 
 
 BROKEN: dict[str, tuple[Send, str, str]] = {
-    "a refusal": (Send(reply({"error": {"message": "no such field"}}, "400 Bad Request")), "status", "400 Bad Request: no such"),
+    "a refusal": (
+        Send(reply({"error": {"message": "no such field"}}, "400 Bad Request")),
+        "status",
+        "400 Bad Request: no such",
+    ),
     "a crash": (Send(reply(b"<html>oh\nno", "500 Internal Server Error", "text/html")), "status", "500 .*: <html>oh no"),
     "a full queue": (Send(reply({"detail": "full"}, "429 Too Many Requests")), "status", "429 Too Many Requests: full"),
     "a redirection": (Send(b"HTTP/1.1 307 x\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"), "status", "307"),
@@ -200,12 +220,12 @@ async def test_addresses_that_are_none(url: str, clock: Clock) -> None:
 async def test_after_done_nothing_can_go_wrong(clock: Clock) -> None:
     """The answer is whole: a body that does not end costs the connection only."""
     made = record()
-    async with serving(always(HEAD + b"".join(map(piece, ANSWER)), hang=True)) as server:
-        async with open_client(Target(server.url, "tiny"), clock) as client:
-            asking = asyncio.create_task(client.ask(CALL, made))
-            while not asking.done():
-                clock.now += 0.01
-                await asyncio.sleep(0)
+    endless = always(HEAD + b"".join(map(piece, ANSWER)), hang=True)
+    async with serving(endless) as server, open_client(Target(server.url, "tiny"), clock) as client:
+        asking = asyncio.create_task(client.ask(CALL, made))
+        while not asking.done():
+            clock.now += 0.01
+            await asyncio.sleep(0)
     assert (asking.result(), made.error) == ("Good bread", None)
     assert made.ended <= (made.last or 0) + 0.001
 

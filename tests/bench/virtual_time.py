@@ -19,7 +19,8 @@ class _Jumping(selectors.DefaultSelector):
         ready = super().select(0)
         if not ready:
             assert timeout is not None, "everything waits for something that nobody will do"
-            self.loop.now += timeout
+            if timeout:
+                self.loop.now = self.loop._scheduled[0]._when  # type: ignore[attr-defined]  # exactly, where adding would round
         return ready
 
 

@@ -17,7 +17,16 @@ from benchmarks.loadgen import Record, percentile, prompts, run
 
 
 def options(url: str, **changed: Any) -> argparse.Namespace:
-    defaults: dict[str, Any] = {"url": url, "model": "m", "workload": "chat", "n": 6, "max_tokens": 3, "seed": 1, "label": "x"}
+    defaults: dict[str, Any] = {
+        "url": url,
+        "model": "m",
+        "workload": "chat",
+        "n": 6,
+        "max_tokens": 3,
+        "seed": 1,
+        "label": "x",
+        "prompts": None,
+    }
     return argparse.Namespace(**{**defaults, **changed})
 
 

@@ -1,0 +1,153 @@
+"""What is found out about a server before a load: on servers that lack, refuse and misbehave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forno.bench.client import Target, open_session
+from forno.bench.probe import base_url, counter, describe, find_model, settle
+from forno.bench.workload import Call
+from forno.errors import ConfigError
+from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, reply, serving, stream, usage, whole
+
+CALL = Call(2, ({"role": "user", "content": "What is an oven?"},))
+FIELDS = {"temperature": 0.0, "ignore_eos": True, "cache_salt": "x"}
+
+
+@pytest.mark.parametrize(
+    "text", ["http://a:8", "http://a:8/", "http://a:8/v1", "http://a:8/v1/", "a:8", "a:8/v1"]
+)  # fmt: skip
+def test_addresses(text: str) -> None:
+    assert base_url(text) == "http://a:8"
+
+
+def test_a_path_before_v1_is_kept() -> None:
+    assert base_url("https://host/openai/v1") == "https://host/openai"
+
+
+async def model_of(script: Script) -> str:
+    async with serving(script) as server, open_session(Target(server.url, "")) as session:
+        return await find_model(session, server.url)
+
+
+async def test_the_only_model() -> None:
+    assert await model_of(whole) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"data": [{"id": "a"}, {"id": "b"}]}, "serves a, b: name one with --model"),
+        ({"data": []}, "does not say which model"),
+        ({"data": [{"id": 7}, "x", None]}, "does not say which model"),
+        ([1], "does not say which model"),
+        (b"<html>", "does not say which model"),
+    ],
+)
+async def test_no_only_model(body: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await model_of(lambda request: Send(reply(body)))
+
+
+async def test_nobody_listens() -> None:
+    async with serving() as server:
+        url = server.url
+    async with open_session(Target(url, "")) as session:
+        with pytest.raises(ConfigError, match="no answer from"):
+            await find_model(session, url)
+        assert await describe(session, url) == {}
+
+
+async def test_a_server_says_its_version() -> None:
+    async with serving(lambda r: Send(reply({"version": "1"}))) as server, open_session(Target(server.url, "")) as session:
+        assert await describe(session, server.url) == {"version": "1"}
+
+
+async def settled(script: Script) -> tuple[Target, list[str]]:
+    async with serving(script) as server:
+        return await settle(Target(server.url, "tiny", fields=FIELDS), CALL)
+
+
+async def test_a_server_that_takes_everything() -> None:
+    target, problems = await settled(whole)
+    assert (target.include_usage, target.usage_promised, dict(target.fields), problems) == (True, True, FIELDS, [])
+
+
+async def test_fields_that_are_refused_are_left_out_and_told() -> None:
+    """One refusal after the other, each naming a field."""
+
+    def strict(request: Request) -> Send:
+        for name in ("ignore_eos", "stream_options", "cache_salt"):
+            if name in request.body:
+                return Send(reply({"error": {"message": f"unknown field {name}"}}, "400 Bad Request"))
+        return Send(stream(delta("a"), FINISH, DONE))
+
+    target, problems = await settled(strict)
+    assert (target.include_usage, target.usage_promised, dict(target.fields)) == (False, False, {"temperature": 0.0})
+    assert [problem.split(":")[0] for problem in problems] == [
+        "the server refuses ignore_eos",
+        "the server refuses stream_options",
+        "the server refuses cache_salt",
+        "the server sends no usage",
+    ]
+
+
+async def test_a_server_that_ignores_what_it_does_not_know() -> None:
+    target, problems = await settled(lambda request: Send(stream(delta("a"), FINISH, DONE)))
+    assert (target.include_usage, target.usage_promised) == (True, False)
+    assert problems == ["the server sends no usage: chunks are counted as tokens, and prompt tokens are not known"]
+
+
+async def test_an_empty_answer_to_the_probe_is_no_reason_to_stop() -> None:
+    assert (await settled(lambda request: Send(stream(FINISH, usage(), DONE))))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("send", "message"),
+    [
+        (Send(reply({"error": "no such model"}, "404 Not Found")), "does not answer .status.: 404 Not Found: no such model"),
+        (Send(reply({"error": "temperature"}, "400 Bad Request")), "does not answer .status.: 400"),
+        (Send(reply({"error": "key"}, "401 Unauthorized")), "401 Unauthorized: key"),
+        (Send(stream(*ANSWER[:1])), "does not answer .bad_stream."),
+        (Send(close=True), "does not answer .dropped."),
+    ],
+)
+async def test_a_server_that_cannot_be_measured(send: Send, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await settled(lambda request: send)
+
+
+async def count_with(script: Script, **target: Any) -> tuple[int, list[str]]:
+    """Tokens of three words, counted twice; the second time's paths."""
+    async with serving(script) as server:
+        aim = Target(server.url, "tiny", **target)
+        async with open_session(aim) as session:
+            count = counter(session, aim)
+            first = await count("one two three")
+            seen = len(server.requests)
+            assert await count("one two three") == first
+            return first, [request.path for request in server.requests[seen:]]
+
+
+async def test_counting_by_the_tokenizer() -> None:
+    assert await count_with(whole) == (8, ["/tokenize"])
+    assert await count_with(whole, completions=True) == (8, ["/tokenize"])
+
+
+@pytest.mark.parametrize(("completions", "path"), [(False, "/v1/chat/completions"), (True, "/v1/completions")])
+async def test_counting_by_usage(completions: bool, path: str) -> None:
+    def script(request: Request) -> Send:
+        if request.path == path:
+            assert (request.body["max_tokens"], "stream" in request.body) == (1, False)
+            return Send(reply({"usage": {"prompt_tokens": 9}}))
+        return Send(reply({"tokens": [1, 2]}))
+
+    assert await count_with(script, completions=completions) == (9, [path])
+
+
+@pytest.mark.parametrize("body", [{"usage": None}, {"usage": {"prompt_tokens": "9"}}, {"error": "no"}, [], b"<html>"])
+async def test_a_server_that_cannot_count(body: Any) -> None:
+    with pytest.raises(ConfigError, match="does not tell how many tokens"):
+        await count_with(lambda request: Send(reply(body)))
