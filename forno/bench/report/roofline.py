@@ -33,6 +33,7 @@ LABELS = {
 }
 """Label of a step -> colour, marker, what it waited for."""
 MOST_POINTS = 2000
+"""Steps that are asked for and drawn."""
 LIMIT = 64 << 20
 """Bytes of a state."""
 TIMEOUT = 10.0
@@ -68,7 +69,7 @@ def read_state(source: str, api_key: str = "") -> dict[str, Any]:
 def _fetch(url: str, api_key: str) -> bytes:
     from urllib.request import Request, urlopen
 
-    where = url if url.rstrip("/").endswith("/debug/state") else url.rstrip("/").removesuffix("/v1") + "/debug/state"
+    where = url if "/debug/state" in url else f"{url.rstrip('/').removesuffix('/v1')}/debug/state?steps={MOST_POINTS}"
     request = Request(where, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     with urlopen(request, timeout=TIMEOUT) as response:
         return _limited(response.read(LIMIT + 1), url)
@@ -163,7 +164,7 @@ def _scatter(axis: Axes, points: Sequence[Point]) -> None:
         some = [p for p in points[::every] if p.label == label]
         if some:
             color, marker, _ = LABELS.get(label, (plotting.MUTED, ".", ""))
-            edge = {} if marker == "x" else {"edgecolors": "white", "linewidths": 0.4}
+            edge: dict[str, Any] = {} if marker == "x" else {"edgecolors": "white", "linewidths": 0.4}
             x, y = [p.intensity for p in some], [p.rate for p in some]
             axis.scatter(x, y, s=26, c=color, marker=marker, alpha=0.8, zorder=3, **edge)
 
@@ -204,8 +205,8 @@ def headline(points: Sequence[Point]) -> str:
     """What the steps waited for, by their time, and how near they came."""
     total = sum(p.seconds for p in points)
     spent = sorted(((sum(p.seconds for p in points if p.label == label) / total, label) for label in LABELS), reverse=True)
-    told = [f"{100 * share:.0f} % waited for {LABELS[label][2]}" for share, label in spent if share >= 0.005]
-    text = f"Of {shown(total)} s in {plural(len(points), 'step')}, {', '.join(told[:3]) or 'nobody knows what was waited for'}"
+    told = [f"{100 * share:.0f} % for {LABELS[label][2]}" for share, label in spent if share >= 0.005]
+    text = f"{shown(total)} s in {plural(len(points), 'step')} waited {', '.join(told[:3]) or 'for what is not known'}"
     shares = [p.share for p in points if p.share is not None]
     return text + (f"; the median step reached {100 * percentile(shares, 0.5):.0f} % of its roof" if shares else "")
 
@@ -226,7 +227,7 @@ def roofline_page(state: Mapping[str, Any]) -> str:
 
 def by_label(points: Sequence[Point]) -> tables.Table:
     """What the steps of each label took."""
-    header = ("Waited for", "Steps", "Seconds", "Share of time", "FLOP/byte, median", "Of the roof, median")
+    header: tuple[str, ...] = ("Waited for", "Steps", "Seconds", "Share of time", "FLOP/byte, median", "Of the roof, median")
     header += ("Measured / predicted, median",)
     table = tables.Table("Steps", [(text, "") for text in header])
     total = sum(p.seconds for p in points)
@@ -237,13 +238,13 @@ def by_label(points: Sequence[Point]) -> tables.Table:
         seconds = sum(p.seconds for p in some)
         share = percentile([p.share for p in some if p.share is not None], 0.5)
         residual = percentile([p.seconds / p.predicted for p in some if p.predicted is not None], 0.5)
-        cells = (
+        cells = [
             f"{len(some):,}",
             shown(seconds),
             f"{100 * seconds / total:.0f} %",
             shown(percentile([p.intensity for p in some], 0.5)),
-        )
-        cells += (f"{100 * share:.0f} %" if finite(share) else "–", shown(residual))
+        ]
+        cells += [f"{100 * share:.0f} %" if finite(share) else "–", shown(residual)]
         table.rows.append([(LABELS[label][2] if label else "unknown", ""), *((text, "n") for text in cells)])
     return table
 
