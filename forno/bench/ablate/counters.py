@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -55,7 +56,8 @@ class Work(msgspec.Struct, kw_only=True, frozen=True):
     """Of those, slots that held a token."""
 
     def __add__(self, other: Work) -> Work:
-        return Work(**{f: _sum(getattr(self, f), getattr(other, f)) for f in self.__struct_fields__})
+        sums: dict[str, Any] = {f: _sum(getattr(self, f), getattr(other, f)) for f in self.__struct_fields__}
+        return Work(**sums)
 
     @property
     def waste_share(self) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from forno import env
 from forno.bench import records
 from forno.bench.ablate import accuracy, counters
 from forno.bench.ablate.arms import BASELINE, Arm
@@ -161,7 +162,7 @@ class Study:
             self._say(f"{where} is left out: {error}")
 
     async def _load(self, measured: Measured, server: Server, number: int, where: str) -> None:
-        target = Target(url=server.url, model=server.model, fields=FIELDS)
+        target = Target(url=server.url, model=server.model, api_key=env.API_KEY.get(), fields=FIELDS)
         async with open_session(target) as session:
             if self._ruler is None:
                 self._ruler = await measure(counter(session, target), Corpus.load())

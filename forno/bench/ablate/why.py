@@ -57,6 +57,11 @@ def quantity(value: float, unit: str = "B") -> str:
     return f"{shown(value)} {unit}"
 
 
+def percent(share: float) -> str:
+    """``97 %``, with a decimal below 10."""
+    return f"{100 * share:.{0 if abs(share) >= 0.0995 else 1}f} %"
+
+
 def reason(technique: str, base: Side, arm: Side) -> str:
     """The sentence for an arm of that technique."""
     return _REASONS[technique](base, arm)
@@ -98,11 +103,11 @@ def _prefix(base: Side, arm: Side) -> str:
     work = base.work
     share = work.cached_tokens / work.prompt_tokens if work.prompt_tokens else 0.0
     if share < IDLE_SHARE:
-        return f"The cache found {share:.1%} of the prompts' tokens here: there was nothing to lose."
+        return f"The cache found {percent(share)} of the prompts' tokens here: there was nothing to lose."
     cached = work.cached_tokens / work.requests if work.requests else 0.0
     return (
-        f"The cache found {share:.0%} of the prompts' tokens; without it a prompt computes {shown(arm.computed_prompt)} tokens "
-        f"instead of {shown(base.computed_prompt)}, {quantity(cached * base.flops_per_token, 'FLOP')} more, where each of its "
+        f"The cache found {percent(share)} of the prompts' tokens; without it a prompt computes {shown(arm.computed_prompt)} "
+        f"tokens instead of {shown(base.computed_prompt)}, {quantity(cached * base.flops_per_token, 'FLOP')} more, where each of its "
         f"answer's tokens takes {quantity(base.facts.decode.flops / BATCH, 'FLOP')}."
     )
 
@@ -112,10 +117,10 @@ def _fusion(base: Side, arm: Side) -> str:
     prompt = f"{quantity(here.prompt.activation_bytes)} instead of {quantity(there.prompt.activation_bytes)}"
     share = here.decode.bytes / there.decode.bytes - 1
     work = here.prompt.flops / there.prompt.flops - 1
-    flops = "the FLOPs are the same" if abs(work) < 5e-4 else f"and the FLOPs grow by {work:.1%}"
+    flops = "the FLOPs are the same" if abs(work) < 5e-4 else f"and the FLOPs grow by {percent(work)}"
     return (
         f"A step is {here.num_ops} ops with a barrier after each instead of {there.num_ops}; a prompt of {PROMPT} tokens moves "
-        f"{prompt} of activations, a step of {BATCH} decodes {share:.1%} more bytes in all; {flops}."
+        f"{prompt} of activations, a step of {BATCH} decodes {percent(share)} more bytes in all; {flops}."
     )
 
 
@@ -124,8 +129,8 @@ def _attention(base: Side, arm: Side) -> str:
     decode = arm.facts.decode.activation_bytes - base.facts.decode.activation_bytes
     return (
         f"Scores are written, read and written by the softmax, and read again, 16 bytes each: {quantity(extra)} more for a "
-        f"prompt of {PROMPT} tokens, beside {quantity(base.facts.prompt.bytes)} in all, and {quantity(decode)} more for a step of "
-        f"{BATCH} decodes after {CONTEXT} tokens, beside {quantity(base.facts.decode.bytes)}."
+        f"prompt of {PROMPT} tokens, beside {quantity(base.facts.prompt.bytes)} in all, and {quantity(decode)} more for a step "
+        f"of {BATCH} decodes after {CONTEXT} tokens, beside {quantity(base.facts.decode.bytes)}."
     )
 
 
@@ -134,7 +139,7 @@ def _reservation(base: Side, arm: Side) -> str:
     text = f"A request holds {longest:,} token slots, {quantity(longest * each)}, from its first step to its last"
     wasted = [side.work.waste_share for side in (arm, base)]
     if wasted[0] is not None and wasted[1] is not None:
-        text += f": {wasted[0]:.0%} of the slots held no token, where blocks leave {wasted[1]:.1%}"
+        text += f": {percent(wasted[0])} of the slots held no token, where blocks leave {percent(wasted[1])}"
     if arm.running is not None and base.running is not None:
         text += f"; {shown(arm.running)} requests ran at a time instead of {shown(base.running)}"
     return f"{text}. Prefixes cannot be shared."
@@ -169,8 +174,8 @@ def _speculation(base: Side, arm: Side) -> str:
     share = work.accepted_tokens / work.draft_tokens
     rows = [side.work.rows / side.work.output_tokens if side.work.output_tokens else 0.0 for side in (arm, base)]
     return (
-        f"{share:.0%} of {work.draft_tokens:,.0f} guessed tokens were right: {shown(rows[0])} tokens computed for each output "
-        f"token instead of {shown(rows[1])}, and {_reads(base, arm)}."
+        f"{percent(share)} of {work.draft_tokens:,.0f} guessed tokens were right: {shown(rows[0])} tokens computed for each "
+        f"output token instead of {shown(rows[1])}, and {_reads(base, arm)}."
     )
 
 
