@@ -107,8 +107,8 @@ def _prefix(base: Side, arm: Side) -> str:
     cached = work.cached_tokens / work.requests if work.requests else 0.0
     return (
         f"The cache found {percent(share)} of the prompts' tokens; without it a prompt computes {shown(arm.computed_prompt)} "
-        f"tokens instead of {shown(base.computed_prompt)}, {quantity(cached * base.flops_per_token, 'FLOP')} more, where each of its "
-        f"answer's tokens takes {quantity(base.facts.decode.flops / BATCH, 'FLOP')}."
+        f"tokens instead of {shown(base.computed_prompt)}, {quantity(cached * base.flops_per_token, 'FLOP')} more, where each "
+        f"of its answer's tokens takes {quantity(base.facts.decode.flops / BATCH, 'FLOP')}."
     )
 
 
