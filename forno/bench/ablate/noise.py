@@ -19,19 +19,19 @@ class Ratio(msgspec.Struct, kw_only=True, frozen=True):
     """An arm over the baseline in one metric."""
 
     value: float
-    low: float
-    """Ends of its 95 % interval; 0 and infinity where the noise is unknown."""
-    high: float
+    low: float | None = None
+    """Ends of its 95 % interval; None where the noise is unknown."""
+    high: float | None = None
 
     @property
     def real(self) -> bool:
         """Whether it differs from 1 by more than the noise."""
-        return self.low > 1.0 or self.high < 1.0
+        return self.low is not None and self.high is not None and (self.low > 1.0 or self.high < 1.0)
 
     @property
     def spread(self) -> float:
         """Half the width of the interval, as a share of the value."""
-        return sqrt(self.high / self.low) - 1.0 if self.low > 0 and isfinite(self.high) else inf
+        return sqrt(self.high / self.low) - 1.0 if self.low and self.high else inf
 
 
 def log_ratios(arm: Sequence[float | None], first: Sequence[float | None], last: Sequence[float | None]) -> list[float]:
@@ -64,8 +64,6 @@ def ratios(groups: Mapping[str, Sequence[float]]) -> dict[str, Ratio]:
         own = deviation(values)
         if len(values) > 2 and own > 2 * spread:
             half = student_t(len(values) - 1) * own / sqrt(len(values))
-        known = isfinite(half)
-        found[name] = Ratio(
-            value=exp(middle), low=exp(middle - half) if known else 0.0, high=exp(middle + half) if known else inf
-        )
+        ends = (exp(middle - half), exp(middle + half)) if isfinite(half) else (None, None)
+        found[name] = Ratio(value=exp(middle), low=ends[0], high=ends[1])
     return found

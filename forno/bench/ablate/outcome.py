@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from statistics import fmean
 
 import msgspec
@@ -97,7 +97,7 @@ def compare(baseline: Measured, others: Sequence[Measured]) -> tuple[Found, list
 def _around_one(ratio: Ratio) -> Ratio:
     """The baseline is what it is; what is left is how far off one comparison may be."""
     width = 1.0 + ratio.spread
-    return Ratio(value=1.0, low=1.0 / width, high=width)
+    return Ratio(value=1.0, low=1.0 / width, high=width) if isfinite(width) else Ratio(value=1.0)
 
 
 def _means(visits: Sequence[Visit]) -> dict[str, float]:

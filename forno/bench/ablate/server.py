@@ -47,8 +47,13 @@ async def serving(flags: Sequence[str]) -> AsyncIterator[Server]:
     command = [sys.executable, "-m", "forno", "serve", "--port", "0", *flags]
     quiet = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=quiet, stdout=quiet, stderr=asyncio.subprocess.PIPE, start_new_session=True
-    )  # in a session of its own: Ctrl-C is for us, and we stop it
+        *command,
+        stdin=quiet,
+        stdout=quiet,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for us, and we stop it
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
     said: deque[str] = deque(maxlen=LAST_LINES)
     reader: asyncio.Task[None] | None = None
     try:
@@ -62,6 +67,13 @@ async def serving(flags: Sequence[str]) -> AsyncIterator[Server]:
             reader.cancel()
             with suppress(asyncio.CancelledError):
                 await reader
+
+
+def _die_with_parent() -> None:
+    """In the child: be terminated should the parent be killed before it can stop us (prctl(2), PR_SET_PDEATHSIG)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))
 
 
 async def _ready(process: asyncio.subprocess.Process, said: deque[str]) -> re.Match[str]:

@@ -109,9 +109,11 @@ class Study:
         opener: Opener = serving,
         say: Callable[[str], None] = lambda text: None,
         watch: Callable[[str, Extent, Gathered], None] = lambda load, extent, got: None,
+        rest: Callable[[], None] = lambda: None,
     ) -> None:
+        """``watch`` is called with what a run will gather when it begins, ``rest`` when it has ended."""
         self.plan, self.stopped = plan, False
-        self._opener, self._say, self.watch = opener, say, watch
+        self._opener, self._say, self.watch, self._rest = opener, say, watch, rest
         self._ruler: Ruler | None = None
         self._expected: list[accuracy.Position] = []
         self._texts = accuracy.texts(Corpus.load())
@@ -170,9 +172,18 @@ class Study:
         seed = self.plan.seed + SEED_STEP * self._rounds_begun
         settings = Settings(self.plan.workload, seed, self.plan.slo, fresh=False)
         self._bench = bench = Bench(target, settings, self._ruler, [], has_gauges=True)
-        bench.watch = lambda load, extent, got: self.watch(f"{where} · {load}", extent, got)
+
+        def begin(load: str, extent: Extent, got: Gathered) -> None:
+            self.watch(f"{where} · {load}", extent, got)
+            if self.stopped:  # while the server started
+                bench.stop()
+
+        bench.watch = begin
         before = await _counters(target)
-        run = await bench.measure(self.plan.load, self.plan.extent, number)
+        try:
+            run = await bench.measure(self.plan.load, self.plan.extent, number)
+        finally:
+            self._rest()
         after = await _counters(target)
         if not run.summary.completed and not self.stopped:
             raise ConfigError(f"no request was answered: {'; '.join(run.summary.problems) or 'no reason is known'}")

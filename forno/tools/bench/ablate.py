@@ -28,7 +28,8 @@ from forno.errors import ConfigError, ModelError
 from forno.tools.bench import knobs
 from forno.tools.bench.facts import facts_of
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit statuses after Ctrl-C and SIGTERM, as shells have them."""
 PER_CLIENT = 4
 """Counted requests of a visit for each client, unless told."""
 
@@ -68,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
             print(f"{arm.name:20} {arm.technique:12} {' '.join(arm.flags) or arm.model}")
         return 0
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    ablation = run_loop(lambda: _ablate(plan, arms, args, started))
+    try:
+        ablation = run_loop(lambda: _ablate(plan, arms, args, started))
+    except asyncio.CancelledError:
+        return TERMINATED
     if args.json:
         sys.stdout.write(msgspec.json.encode(ablation).decode() + "\n")
     else:
@@ -99,7 +103,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, started: str) -> Ablation:
     progress = Progress()
-    study = Study(plan, say=progress.say)
+    study = Study(plan, say=progress.say, rest=progress.end)
     if args.progress:
         study.watch = progress.begin
     _stop_on_interrupt(study, progress)
@@ -179,7 +183,7 @@ async def _best(
 
 
 def _stop_on_interrupt(study: Study, progress: Progress) -> None:
-    """The first Ctrl-C ends the round with what is there, a second one leaves at once; servers are stopped in both cases."""
+    """The first Ctrl-C ends the round with what is there; a second one, or SIGTERM, leaves at once. No server stays."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -189,6 +193,9 @@ def _stop_on_interrupt(study: Study, progress: Progress) -> None:
         study.stop()
 
     loop.add_signal_handler(signal.SIGINT, stop)
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _write(plan: Plan, everyone: Sequence[Measured], folder: Path, started: str) -> None:

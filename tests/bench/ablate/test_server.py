@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from forno import env
 from forno.bench.ablate.server import serving
 from forno.errors import ConfigError
 from tests.helpers.gguf_writer import write_tiny_gguf
+from tests.helpers.tiny import TinyModel
+from tests.server.harness import eventually
 
 
 def alive(pid: int) -> bool:
@@ -70,3 +75,38 @@ def test_why_a_server_did_not_start_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"the server did not start: .*missing\.gguf"):
         asyncio.run(visit())
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_no_server_outlives_the_command(tmp_path: Path, sign: signal.Signals) -> None:
+    """Whatever ends the command in the middle of a run."""
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(context=4096))
+    words = ["--model", str(model), "--serve=--threads 1", "--only", "static", "--rate", "0.01", "--input-tokens", "20"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forno", "bench", "ablate", *words, "--no-progress"],
+        env=env.child_environment(**{env.CACHE_DIR.name: str(tmp_path / "cache")}),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        eventually(lambda: bool(children(process.pid)), 60.0)
+        (server,) = children(process.pid)
+        process.send_signal(sign)
+        eventually(lambda: not running(server), 60.0)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def running(pid: int) -> bool:
+    """Alive, and not just waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -38,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Played:
     """A study whose arms have given output rates, in tokens per second."""
 
-    rates: dict[str, float] = {}
+    rates: Mapping[str, float] = MappingProxyType({})
     again: float = 150.0
 
     def __init__(self, plan: Plan, **options: object) -> None:
