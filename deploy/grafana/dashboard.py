@@ -220,15 +220,26 @@ CONTENT: dict[str, list[Panel]] = {
         lines(
             "Share of the roofline",
             "Time that the steps would take at the machine's ceilings, over the time they took.",
-            {"{{instance}}": gauge("forno:roofline_share")},
+            {
+                "{{instance}}": ratio(
+                    rate("forno:step_roofline_seconds_total", "instance"), rate(BY_LABEL, "instance", ',label!="idle"')
+                )
+            },
             "percentunit",
             6,
             max=1,
         ),
         lines(
             "Measured over predicted",
-            "Of the last steps that had their cores. Away from 1: something else uses the machine, or it changed.",
-            {"{{instance}}": gauge("forno:step_prediction_drift")},
+            "Time of computing the steps. Away from 1: something else uses the machine, or it changed. Drift: of the last "
+            "steps that had their cores.",
+            {
+                "{{instance}}": ratio(
+                    rate("forno:step_measured_seconds_total", "instance"),
+                    rate("forno:step_predicted_seconds_total", "instance"),
+                ),
+                "drift of {{instance}}": gauge("forno:step_prediction_drift"),
+            },
             "none",
             6,
         ),

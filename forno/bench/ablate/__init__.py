@@ -1,0 +1,1 @@
+"""``forno bench ablate``: what each technique is worth, measured by leaving it out."""

@@ -1,0 +1,111 @@
+"""What a server computed meanwhile, from its ``/metrics`` page before and after. It knows the text format and forno's names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+_LINE = re.compile(r"^(?:forno|vllm):(\w+)(?:\{([^\n]*)\})?[ \t]+([-+.\w]+)[ \t]*$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_EVERYWHERE = ("engine", "model_name")
+"""Labels that every sample has."""
+
+
+def parse(page: str) -> dict[str, float]:
+    """Sample -> value, such as ``step_bytes_total[kv]``; buckets and what cannot be read are left out."""
+    found: dict[str, float] = {}
+    for name, labels, value in _LINE.findall(page):
+        own = [text for label, text in _LABEL.findall(labels) if label not in _EVERYWHERE]
+        if name.endswith(("_bucket", "_created")):
+            continue
+        try:
+            found[name + (f"[{','.join(own)}]" if own else "")] = float(value)
+        except ValueError:
+            continue
+    return found
+
+
+class Work(msgspec.Struct, kw_only=True, frozen=True):
+    """What a server did in some time; None where it does not tell. Sums of several times add up with ``+``."""
+
+    requests: float = 0.0
+    """That had their first token."""
+    steps: float = 0.0
+    rows: float = 0.0
+    """Tokens computed, of prompts and of answers."""
+    prompt_tokens: float = 0.0
+    """Of requests that had their first step."""
+    cached_tokens: float = 0.0
+    """Of those, found in the prefix cache."""
+    output_tokens: float = 0.0
+    preemptions: float = 0.0
+    draft_tokens: float = 0.0
+    """Tokens guessed by speculation."""
+    accepted_tokens: float = 0.0
+    weight_bytes: float | None = None
+    """The least that the steps had to move, by the program's costs; like the next three."""
+    kv_bytes: float | None = None
+    activation_bytes: float | None = None
+    flops: float | None = None
+    reserved_slots: float | None = None
+    """KV token slots that running requests held, summed over steps."""
+    used_slots: float | None = None
+    """Of those, slots that held a token."""
+
+    def __add__(self, other: Work) -> Work:
+        sums: dict[str, Any] = {f: _sum(getattr(self, f), getattr(other, f)) for f in self.__struct_fields__}
+        return Work(**sums)
+
+    @property
+    def waste_share(self) -> float | None:
+        """Of the reserved KV slots, those that held no token."""
+        if not self.reserved_slots or self.used_slots is None:
+            return None
+        return 1.0 - self.used_slots / self.reserved_slots
+
+    @property
+    def rows_per_step(self) -> float:
+        return self.rows / self.steps if self.steps else 0.0
+
+    def per_output(self, amount: float | None) -> float | None:
+        """So much for each token generated."""
+        return None if amount is None or not self.output_tokens else amount / self.output_tokens
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+_NAMES = {
+    "requests": "time_to_first_token_seconds_count",
+    "steps": "iteration_tokens_total_count",
+    "rows": "iteration_tokens_total_sum",
+    "prompt_tokens": "prompt_tokens_total",
+    "cached_tokens": "prompt_tokens_cached_total",
+    "output_tokens": "generation_tokens_total",
+    "preemptions": "num_preemptions_total",
+    "draft_tokens": "spec_decode_num_draft_tokens_total",
+    "accepted_tokens": "spec_decode_num_accepted_tokens_total",
+}
+_OPTIONAL = {
+    "weight_bytes": ("step_bytes_total[weights]",),
+    "kv_bytes": ("step_bytes_total[kv]",),
+    "activation_bytes": ("step_bytes_total[activations]",),
+    "flops": ("step_flops_total[int8]", "step_flops_total[bf16]", "step_flops_total[fp32]"),
+    "reserved_slots": ("kv_reserved_slot_steps_total",),
+    "used_slots": ("kv_used_slot_steps_total",),
+}
+
+
+def work_between(before: Mapping[str, float], after: Mapping[str, float]) -> Work:
+    """The difference of two readings."""
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    told = {field: names for field, names in _OPTIONAL.items() if any(n in after for n in names)}
+    counts = {field: grown(name) for field, name in _NAMES.items()}
+    return Work(**counts, **{field: sum(map(grown, names)) for field, names in told.items()})
