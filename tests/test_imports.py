@@ -27,7 +27,7 @@ ALLOWED = {
     "text": BASE | {"loader"},
     "runner": BASE | {"program", "models", "kernels", "loader"},
     "observe": BASE | {"cache", "program"},
-    "engine": BASE | {"cache", "scheduler", "runner", "text", "loader", "observe"},
+    "engine": BASE | {"cache", "scheduler", "runner", "text", "loader", "observe", "program"},
     "llm": BASE | {"engine", "text"},
     "server": BASE | {"engine", "text", "observe"},
     "bench": {"errors", "env", "options"},

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from forno.cache import ContiguousCache, KvCache
@@ -21,6 +21,7 @@ from forno.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from forno.loader.checkpoint import Checkpoint
+    from forno.observe.attribution import Attribution
     from forno.runner.cpu import CpuRunner
     from forno.text import Tokenizer
 
@@ -38,6 +39,8 @@ class Built:
     """What the start spent its time on: names and seconds, in the order they ended. Some ran at the same time."""
     name: str
     """See ``served_name``."""
+    attribution: Attribution | None = None
+    """What the engine's steps wait for; see ``attributed``."""
 
 
 class Loading:
@@ -77,6 +80,25 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monoton
     built = Loading(config).finish(clock)
     built.runner.prefault(config.cache.kv_cache_prefault)
     return built
+
+
+def attributed(built: Built) -> Built:
+    """``built``, its recorded steps held against what its program costs and its machine allows; as it is without a recorder.
+
+    The machine is measured here the first time, so call it when nothing else runs.
+    """
+    from forno.observe.attribution import Attribution
+    from forno.observe.roofline import Roofline
+    from forno.observe.step_time import EFFICIENCIES
+    from forno.program.cost_model import CostModel
+
+    if not built.engine.recorder.recording:
+        return built
+    runner, clock = built.runner, PhaseClock()
+    with clock.phase("ceilings"):
+        roofline = Roofline(CostModel(runner.executed()), runner.ceiling(), runner.threads, EFFICIENCIES[runner.isa])
+    attribution = Attribution(roofline, built.engine.recorder.steps)
+    return replace(built, attribution=attribution, phases=(*built.phases, *clock.phases))
 
 
 def served_name(config: ModelConfig, checkpoint: Checkpoint) -> str:

@@ -1,13 +1,15 @@
 """Where the engine's time goes, in all: running totals over the steps that a recorder remembers.
 
-Fed in batches by whoever wants to read them, so a step costs nothing here. One thread at a time.
+Fed in batches by whoever wants to read them, so a step costs nothing here.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,7 +61,8 @@ class Totals:
 
 
 class Attribution:
-    """Totals over the steps that ``source(since)`` gives: all of a number of at least ``since``, oldest first.
+    """Totals over the steps that ``source(since)`` gives: all with a number above ``since`` that it still holds, oldest first.
+    Numbers begin with 1. Any thread may call.
 
     ``advance`` must be called before the source forgets steps: those that it has not seen are missing from the totals, and
     counted in ``missed``.
@@ -69,21 +72,23 @@ class Attribution:
         self.roofline, self.totals = roofline, Totals()
         self.missed = 0
         self._source = source
-        self._next = 0
+        self._last = 0
+        """Number of the last step seen."""
+        self._lock = threading.Lock()
         self._end = math.nan
         """When the last step seen was over."""
         self._log_drift: float | None = None
 
     def advance(self) -> Totals:
-        """Take in the steps since the last call; returns the totals, which the next call changes."""
-        steps = self._source(self._next)
-        for i in range(0, len(steps), BATCH):
-            self._add(steps[i : i + BATCH])
-        return self.totals
+        """Take in the steps since the last call; returns the totals."""
+        with self._lock:
+            steps = self._source(self._last)
+            for i in range(0, len(steps), BATCH):
+                self._add(steps[i : i + BATCH])
+            return deepcopy(self.totals)
 
     def _add(self, steps: Sequence[StepRecord]) -> None:
-        if self._next:
-            self.missed += steps[0].number - self._next
+        self.missed += steps[-1].number - self._last - len(steps)
         found, totals = self.roofline.evaluate(steps), self.totals
         self._between(steps)
         for label, part in zip(LABELS, found.parts.sum(1).tolist(), strict=True):
@@ -100,15 +105,17 @@ class Attribution:
         totals.measured += float(found.measured.sum())
         totals.predicted += float(found.predicted.sum())
         self._observe(found.measured, found.predicted, found.starved)
-        self._next, self._end = steps[-1].number + 1, steps[-1].end
+        self._last = steps[-1].number
 
     def _between(self, steps: Sequence[StepRecord]) -> None:
-        """The time before each step: idle until one of its requests was there, then overhead."""
+        """The time before each step: idle until one of its requests was there, then overhead. Not counted at the start, and
+        where steps were missed."""
+        last = self._last
         for step in steps:
-            gap = step.start - self._end
-            self._end = step.end
-            if gap > 0:  # False before the first step
-                came = min((r.arrival for r in step.requests), default=step.start)
+            gap = step.start - self._end if step.number == last + 1 else 0.0
+            last, self._end = step.number, step.end
+            if gap > 0:  # False, too, before the first step
+                came = min((r.arrival for r in step.requests if r.arrival), default=step.start)  # 0: no longer known
                 idle = min(max(came - (step.start - gap), 0.0), gap)
                 self.totals.seconds[IDLE] += idle
                 self.totals.seconds["overhead"] += gap - idle

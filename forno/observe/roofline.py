@@ -103,9 +103,9 @@ class Roofline:
         self.model, self.ceiling, self.threads = model, ceiling, threads
         self.times = StepTimeModel(model, ceiling, efficiency)
 
-    def predict(self, starts: Sequence[int], tokens: Sequence[int], outputs: int) -> float:
-        """Seconds that computing a step should take whose sequences compute ``tokens`` after ``starts`` cached ones each."""
-        return float(self.times.predict(self.model.features([starts], [tokens], [outputs])).total[0])
+    def predict(self, starts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]], outputs: Sequence[int]) -> list[float]:
+        """Seconds that computing each step should take; its sequences compute ``tokens`` after ``starts`` cached ones each."""
+        return [float(seconds) for seconds in self.times.predict(self.model.features(starts, tokens, outputs)).total]
 
     def analyse(self, steps: Sequence[StepRecord]) -> list[StepAnalysis]:
         """Each of ``steps``, in order."""

@@ -17,12 +17,14 @@ from forno.program import ops
 from forno.program.ceiling import Ceiling
 from forno.program.ops import Op
 from forno.program.program import Program
-from forno.program.shape import Axis, Span, StepShape
+from forno.program.shape import Axis, Cost, Span, StepShape
 
 INT8, BF16, FP32, WEIGHTS, KV, ACTIVATIONS = range(6)
 """The parts of a cost, in the order of ``Cost``'s fields."""
 ONE, ROWS, OUTPUTS, SEQUENCES, FIRST_WINDOW = range(5)
 """Columns of ``features``; from the last on, attended and read tokens of each window in turn."""
+ODD = StepShape((Span(10_007, 101), Span(211, 1)), 65_537)
+"""Ops that cost the same in a step of such a shape do so in every step: nothing in it is a multiple of anything else."""
 _HEADS = {"embed_tokens": "head", "lm_head": "head"}
 
 
@@ -58,18 +60,14 @@ class CostModel:
         attentions = [op for op in program.ops if isinstance(op, ops.Attention)]
         self.windows = tuple(sorted({op.window for op in attentions}))
         """Attention windows in the program; 0 is none."""
-        found: dict[tuple[str, bytes], tuple[Op, np.ndarray, int]] = {}
+        found: dict[tuple[str, Cost], list[Op]] = {}
         for op in program.ops:
-            if isinstance(op, ops.Split):
-                continue
-            constants = self._constants(program, op)
-            key = (kind(op), constants.tobytes())
-            first, _, count = found.get(key, (op, constants, 0))
-            found[key] = (first, constants, count + 1)
-        self.kinds = tuple(_kind_of(program, name, op, count) for (name, _), (op, _, count) in found.items())
+            if not isinstance(op, ops.Split):
+                found.setdefault((kind(op), op.cost(program, ODD)), []).append(op)
+        self.kinds = tuple(_kind_of(program, name, alike) for (name, _), alike in found.items())
         self.counts = np.array([k.count for k in self.kinds], np.float64)
         """``[kinds]``"""
-        self._per_op = np.array([constants for _, constants, _ in found.values()])
+        self._per_op = np.array([self._constants(program, k.op) for k in self.kinds])
 
     @property
     def num_ops(self) -> int:
@@ -125,10 +123,11 @@ class CostModel:
         return result
 
 
-def _kind_of(program: Program, name: str, op: Op, count: int) -> Kind:
+def _kind_of(program: Program, name: str, alike: list[Op]) -> Kind:
+    op = alike[0]
     axes = [program.values[out].axis for out in op.outputs if out in program.values]
     cache = getattr(op, "cache", "")
-    return Kind(name, op, count, axes[0] if axes else Axis.ROWS, program.caches[cache].dtype if cache else "")
+    return Kind(name, op, len(alike), axes[0] if axes else Axis.ROWS, program.caches[cache].dtype if cache else "")
 
 
 def _attended(start: np.ndarray, count: np.ndarray, window: int) -> np.ndarray:

@@ -13,10 +13,13 @@ import numpy as np
 
 from forno.config import EngineConfig
 from forno.errors import EngineError, RequestError
+from forno.kernels.cpu import ceilings
+from forno.kernels.cpu.buffers import legalize
 from forno.kernels.cpu.lower import Limits, lower
 from forno.kernels.cpu.pack import PackedWeights
 from forno.loader.checkpoint import Checkpoint
 from forno.phases import PhaseClock
+from forno.program.ceiling import Ceiling
 from forno.program.ops import Op
 from forno.program.program import Program
 from forno.request import Request, Row, StepPlan, StepResult, TokenConstraint, TokenLogprobs
@@ -97,6 +100,14 @@ class CpuRunner:
     def kv_bytes(self) -> int:
         """Memory reserved for the KV cache; pages become resident as blocks are first used, or by ``kv_cache_prefault``."""
         return int(self.executor.kv_bytes)
+
+    def executed(self) -> Program:
+        """``program`` as the executor runs it: with the conversions that its kernels do not fold."""
+        return legalize(self.program)
+
+    def ceiling(self) -> Ceiling:
+        """What this machine allows these threads: remembered from before, or measured now, in a quarter of a second."""
+        return ceilings.known(self.threads, self.isa)
 
     def prefault(self, gib: float) -> None:
         """Claim that much of the cache's memory from now on, between steps. Call it once, after everything else of a start:

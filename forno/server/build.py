@@ -8,7 +8,7 @@ from functools import partial
 
 from forno.config import EngineConfig, ServerConfig
 from forno.engine.async_engine import AsyncEngine
-from forno.engine.build import Built, build_engine
+from forno.engine.build import Built, attributed, build_engine
 from forno.engine.defaults import sampling_defaults
 from forno.errors import ConfigError
 from forno.server.engine_metrics import EngineMetrics
@@ -19,7 +19,7 @@ from forno.text import ConstraintCompiler, load_chat_template, read_template
 
 def open_serving(config: EngineConfig, server: ServerConfig) -> tuple[Serving, Built]:
     """Build everything; the engine's thread is not started yet. Raises ``ModelError`` or ``ConfigError``."""
-    built = build_engine(config)
+    built = attributed(build_engine(config))
     return serving_of(built, config, server), built
 
 
@@ -27,13 +27,16 @@ def serving_of(built: Built, config: EngineConfig, server: ServerConfig) -> Serv
     """The text side and the metrics around an engine. Raises ``ConfigError`` for a bad chat template or ``--slo``."""
     engine = AsyncEngine(built.engine)
     template = load_chat_template(built.checkpoint, built.tokenizer, read_template(config.model.chat_template))
-    metrics = EngineMetrics(engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases)
+    metrics = EngineMetrics(
+        engine, built.name, server.metrics_prefix, Goodput(parse_slo(server.slo)), built.phases, built.attribution
+    )
     serving = Serving(
         engine=engine,
         tokenizer=built.tokenizer,
         template=template,
         constraints=ConstraintCompiler(built.tokenizer),
         metrics=metrics,
+        attribution=built.attribution,
         model=built.name,
         created=int(time.time()),
         config=server,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.stats import EngineStats, FinishedRequest
+from forno.server import roofline_metrics
 from forno.server.cache_metrics import cache_families
 from forno.server.goodput import Goodput
 from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
@@ -16,6 +17,7 @@ from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from forno.observe.attribution import Attribution
     from forno.server.metrics import Exposition, Family
 
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -46,12 +48,14 @@ class EngineMetrics:
         prefix: str,
         goodput: Goodput | None = None,
         phases: Iterable[tuple[str, float]] = (),
+        attribution: Attribution | None = None,
     ) -> None:
         """``phases``: what the start spent its time on; ``started`` is for its total."""
         self.engine = engine
         self.model, self.prefix = model, prefix
         self.goodput = Goodput() if goodput is None else goodput
         self.startup = dict(phases)
+        self.attribution = attribution
         self.startup_total: float | None = None
         self.spans = {"exported": 0, "dropped": 0, "failed": 0}
         """Requests whose spans were sent or not; ``SpanSender`` counts."""
@@ -131,6 +135,8 @@ class EngineMetrics:
         yield make.histogram("step_seconds", "Wall time of a step.", self.step_seconds)
         yield from self.goodput.families(make)
         yield make.counters("outcome", "otlp_requests", "Requests whose OpenTelemetry spans were sent or not.", self.spans)
+        if self.attribution is not None:
+            yield from roofline_metrics.families(make, self.attribution)
         text = "Time of the start's phases; some run at the same time."
         yield make.gauges("phase", "startup_seconds", text, self.startup)
         if self.startup_total is not None:

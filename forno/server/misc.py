@@ -62,4 +62,6 @@ async def version(serving: Serving, body: None, call: Call) -> App:
 
 
 async def metrics(serving: Serving, body: None, call: Call) -> App:
+    if serving.attribution is not None:
+        await off_loop(True, serving.attribution.advance)  # thousands of steps, perhaps, that nobody looked at yet
     return Body(serving.metrics.text(), media="text/plain; version=0.0.4; charset=utf-8")

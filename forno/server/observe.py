@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from urllib.parse import parse_qs
 
 from forno import __version__
@@ -27,8 +28,6 @@ NAMED = 8
 """Requests named as sharing in a part."""
 RATE_SECONDS = 3.0
 """What rates are taken over."""
-CEILINGS = ("int8", "bf16", "fp32", "dram", "l3")
-LABELS = ("weights", "kv", "compute", "overhead", "starved", "idle")
 
 
 async def explanation(serving: Serving, body: None, call: Call) -> App:
@@ -83,7 +82,7 @@ def explain_record(serving: Serving, record: RequestRecord) -> Explanation:
 
 def predictor(serving: Serving) -> Predict:
     """The cost model of this server's program."""
-    return by_tokens
+    return by_tokens if serving.attribution is None else serving.attribution.roofline.predict
 
 
 def _settings(serving: Serving) -> Settings:
@@ -186,6 +185,7 @@ def _state(serving: Serving, count: int) -> wire.DebugState:
     stats, cache = serving.engine.stats(), engine.scheduler.cache
     steps = recorder.steps(last=max(count, 1))
     last = steps[-1] if steps else None
+    attribution = serving.attribution
     return wire.DebugState(
         model=serving.model,
         version=__version__,
@@ -195,12 +195,22 @@ def _state(serving: Serving, count: int) -> wire.DebugState:
         kv_usage=stats.kv_usage,
         kv_waste=1.0 - last.kv_used / last.kv_reserved if last and last.kv_reserved and stats.running else None,
         prefix_hit_share=cache.hit_tokens / cache.queried_tokens if cache.queried_tokens else None,
-        ceilings=dict.fromkeys(CEILINGS),
-        seconds_by_label=dict.fromkeys(LABELS),
-        steps=[_step(step) for step in steps[len(steps) - count :]] if count else [],
+        ceilings=asdict(attribution.roofline.ceiling) if attribution else {},
+        seconds_by_label=dict(attribution.advance().seconds) if attribution else {},
+        steps=_steps(serving, steps[len(steps) - count :]) if count else [],
         requests=_live(serving, last),
         rates=_rates(serving),
     )
+
+
+def _steps(serving: Serving, steps: list[StepRecord]) -> list[wire.StepOut]:
+    found = [_step(step) for step in steps]
+    if serving.attribution is not None:
+        for out, analysis in zip(found, serving.attribution.roofline.analyse(steps), strict=True):
+            out.label, out.share, out.predicted = analysis.label, analysis.share, analysis.predicted
+            out.intensity, out.flops = analysis.intensity, analysis.flops
+            out.bytes = analysis.weight_bytes + analysis.kv_bytes
+    return found
 
 
 def _step(step: StepRecord) -> wire.StepOut:

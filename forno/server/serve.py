@@ -20,7 +20,7 @@ import uvicorn
 
 from forno import _native
 from forno.config import ServerConfig
-from forno.engine.build import Built, Loading
+from forno.engine.build import Built, Loading, attributed
 from forno.server.app import build_app
 from forno.server.build import serving_of
 from forno.server.limits import App
@@ -36,7 +36,7 @@ of a few milliseconds, would wait as long again for the event loop's."""
 
 def serve(loading: Loading, config: ServerConfig, keys: tuple[bytes, ...], listener: socket.socket, started: float) -> None:
     """Finish ``loading`` and serve it on ``listener`` until SIGINT or SIGTERM; ``started`` is when, on ``perf_counter``."""
-    built = loading.finish()
+    built = attributed(loading.finish())
     serving = serving_of(built, loading.config, config)
     app = build_app(serving, keys)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -161,3 +161,5 @@ class Server(uvicorn.Server):
         while True:
             await asyncio.sleep(10)
             self.serving.metrics.fold()
+            if self.serving.attribution is not None:
+                await asyncio.to_thread(self.serving.attribution.advance)

@@ -11,6 +11,7 @@ from forno.engine.async_engine import AsyncEngine
 from forno.server.errors import HttpError
 
 if TYPE_CHECKING:
+    from forno.observe.attribution import Attribution
     from forno.server.engine_metrics import EngineMetrics
     from forno.server.spans import SpanSender
     from forno.text import ChatTemplate, ConstraintCompiler, Tokenizer
@@ -36,6 +37,8 @@ class Serving:
     """Who is told of requests that are over, if spans are sent."""
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
+    attribution: Attribution | None = None
+    """What the engine's steps wait for; None where no steps are recorded."""
 
     @property
     def max_model_len(self) -> int:

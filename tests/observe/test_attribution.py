@@ -14,7 +14,7 @@ from forno.observe.record import StepRecord
 from tests.helpers.steps import step_record
 from tests.observe.test_roofline import DECODE, ROOFLINE
 
-PREDICTED = ROOFLINE.predict([s for s, _ in DECODE], [t for _, t in DECODE], len(DECODE))
+(PREDICTED,) = ROOFLINE.predict([[s for s, _ in DECODE]], [[t for _, t in DECODE]], [len(DECODE)])
 
 
 class Source:
@@ -24,12 +24,12 @@ class Source:
         self.held = list(steps)
 
     def __call__(self, since: int) -> list[StepRecord]:
-        return [step for step in self.held if step.number >= since]
+        return [step for step in self.held if step.number > since]
 
 
 def run_of(count: int, seconds: float = 0.01, gap: float = 0.0, **options: float) -> list[StepRecord]:
     """Steps one after the other, ``gap`` apart."""
-    return [step_record(DECODE, number=i, start=i * (seconds + gap), seconds=seconds, **options) for i in range(count)]
+    return [step_record(DECODE, number=i + 1, start=i * (seconds + gap), seconds=seconds, **options) for i in range(count)]
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.1), st.floats(1e-4, 0.1), st.floats(0, 0.3), st.floats(-0.2, 0.2)), min_size=1))
@@ -37,7 +37,7 @@ def test_labels_sum_to_all_time_since_the_first_step(steps: list[tuple[float, fl
     now, records = 5.0, []
     for i, (gap, seconds, cpu, arrived) in enumerate(steps):
         now += gap
-        records.append(step_record(DECODE, number=i, start=now, seconds=seconds, cpu=cpu, arrival=now + min(arrived, 0.0)))
+        records.append(step_record(DECODE, number=i + 1, start=now, seconds=seconds, cpu=cpu, arrival=now + min(arrived, 0.0)))
         now = records[-1].end
     totals = Attribution(ROOFLINE, Source(records)).advance()
     assert sum(totals.seconds.values()) == pytest.approx(now - records[0].start, rel=1e-9)
@@ -61,10 +61,10 @@ def test_feeding_by_and_by_is_feeding_at_once() -> None:
 
 
 def test_a_gap_is_idle_until_a_request_comes() -> None:
-    first = step_record(DECODE, number=0, start=1.0, seconds=0.5)
-    later = step_record(DECODE, number=1, start=4.0, seconds=0.5, arrival=3.75)
+    first = step_record(DECODE, number=1, start=1.0, seconds=0.5)
+    later = step_record(DECODE, number=2, start=4.0, seconds=0.5, arrival=3.75)
     assert Attribution(ROOFLINE, Source([first, later])).advance().seconds["idle"] == pytest.approx(2.25)
-    there = step_record(DECODE, number=1, start=4.0, seconds=0.5, arrival=1.2)
+    there = step_record(DECODE, number=2, start=4.0, seconds=0.5, arrival=1.2)
     assert Attribution(ROOFLINE, Source([first, there])).advance().seconds["idle"] == 0
 
 

@@ -51,7 +51,7 @@ def test_work_is_the_programs_own() -> None:
     assert found.intensity == pytest.approx(cost.flops / (cost.weight_bytes + cost.kv_bytes))
     assert found.roofline == pytest.approx(CEILING.step_by_op(PROGRAM, shape))
     assert found.share == pytest.approx(found.roofline / 0.01)
-    assert found.predicted == pytest.approx(ROOFLINE.predict((7, 30), (5, 1), 2))
+    assert found.predicted == pytest.approx(ROOFLINE.predict([(7, 30)], [(5, 1)], [2])[0])
     assert found.residual == pytest.approx(0.01 / found.predicted)
 
 

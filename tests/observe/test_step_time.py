@@ -32,7 +32,8 @@ def test_every_instruction_set_has_constants_of_possible_size() -> None:
         for field in fields(efficiency):
             value = getattr(efficiency, field.name)
             assert value > 0
-            assert value < 1e-3 if field.name.endswith("_seconds") else value <= 1 or field.name == "unpack_rows"
+            if field.name != "unpack_rows":
+                assert value < (1e-3 if field.name.endswith("_seconds") else 1.7)
 
 
 def test_parts_are_what_they_are_called() -> None:
@@ -40,17 +41,18 @@ def test_parts_are_what_they_are_called() -> None:
     assert prompt.compute > prompt.weights
     assert decode.kv > prompt.kv
     slow_memory = StepTimeModel(MODEL, replace(CEILING, dram=CEILING.dram / 10), EFFICIENCY).predict(DECODE)
-    assert slow_memory.weights + slow_memory.kv > 10 * (decode.weights + decode.kv)
+    assert slow_memory.weights + slow_memory.kv > 5 * (decode.weights + decode.kv)
     assert slow_memory.compute < decode.compute
     assert slow_memory.fixed == decode.fixed
 
 
 def test_nothing_is_faster_than_its_roofline() -> None:
-    """As long as no share is above 1 and nothing is hidden behind something else."""
+    """Where nothing is hidden behind something else."""
     steps = features([(0, 15)], [(90, 1)], [(40, 1)] * 7)
-    model = StepTimeModel(MODEL, CEILING, EFFICIENCY)
-    limits = MODEL.limits(MODEL.costs(steps), CEILING).sum(0)
-    assert (model.predict(steps).total > limits).all()
+    for l3 in (CEILING.dram, 1e12):
+        ceiling = replace(CEILING, l3=l3)
+        limits = MODEL.limits(MODEL.costs(steps), ceiling).sum(0)
+        assert (StepTimeModel(MODEL, ceiling, EFFICIENCY).predict(steps).total > limits).all()
 
 
 def test_many_steps_at_once_are_each_alone() -> None:

@@ -28,6 +28,8 @@ from forno.config import (
     ServerConfig,
     SpeculativeConfig,
 )
+from forno.kernels.cpu import ceilings
+from forno.program.ceiling import Ceiling
 from forno.server.app import build_app
 from forno.server.build import open_serving
 from forno.server.main import bind
@@ -35,6 +37,8 @@ from forno.server.serve import Server
 from forno.server.serving import Serving
 from tests.helpers.steady_runner import SteadyRunner
 
+CEILING = Ceiling(int8=2e12, bf16=1e12, fp32=5e11, dram=5e10, l3=2e11)
+"""Of every machine that a test runs on: nothing is measured."""
 CONTEXT = 16384
 LONG = {"max_tokens": 16000, "ignore_eos": True}
 """Sampling of a request that runs for seconds: long enough to be cancelled, expire or be waited for."""
@@ -157,7 +161,7 @@ def running(
         observe=ObserveConfig(record=record),
     )
     settings = ServerConfig(port=0, **server)
-    with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}):
+    with mock.patch.dict(os.environ, {env.DEBUG.name: "1"}), mock.patch.object(ceilings, "known", return_value=CEILING):
         serving, _ = open_serving(config, settings)
     serving.engine.engine.runner = SteadyRunner(serving.engine.engine.runner)
     listener = bind(settings)
