@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-steps bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf test-prometheus format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-steps bench-counts bench-streaming lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -47,15 +47,20 @@ $(HF)/.installed: pyproject.toml CMakeLists.txt $(SOURCES) | $(HF)/bin/python
 test-hf: $(HF)/.installed ## Compare with transformers (installs torch beside .venv)
 	@$(HF)/bin/python -m pytest -m hf
 
+# Debian's package has the server and promtool; it is not installed here.
+test-prometheus: build ## Run deploy/'s rules and dashboard in a real Prometheus
+	@command -v prometheus promtool >/dev/null || { echo "prometheus is missing: apt-get install prometheus" >&2; exit 1; }
+	@$(BIN)/python -m pytest -m prometheus
+
 format: | $(BIN)/python ## Rewrite sources in the project's style
 	@$(BIN)/python -m pip install -q --group lint
-	$(BIN)/ruff check --fix forno tests benchmarks
-	$(BIN)/ruff format forno tests benchmarks
+	$(BIN)/ruff check --fix forno tests benchmarks deploy
+	$(BIN)/ruff format forno tests benchmarks deploy
 
 lint: | $(BIN)/python ## Check style with ruff
 	@$(BIN)/python -m pip install -q --group lint
-	$(BIN)/ruff check forno tests benchmarks
-	$(BIN)/ruff format --check forno tests benchmarks
+	$(BIN)/ruff check forno tests benchmarks deploy
+	$(BIN)/ruff format --check forno tests benchmarks deploy
 
 types: build ## Check types with mypy
 	@$(BIN)/python -m pip install -q --group types

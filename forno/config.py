@@ -83,6 +83,13 @@ class CacheConfig:
     )
     num_blocks_override: int = option(0, "Exact number of KV blocks, for tests; 0: derived from the memory.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that share a prefix.")
+    kv_reservation: str = option(
+        "paged",
+        "paged: blocks as they are needed. For comparison, as servers before paging: each request gets one run of "
+        "neighbouring blocks at admission, for --max-model-len (contiguous) or for its prompt and max_tokens "
+        "(contiguous-as-asked); no prefix is shared then.",
+        choices=("paged", "contiguous", "contiguous-as-asked"),
+    )
     explain_salts: bool = option(
         False,
         "Tell in metrics and explanations that a prompt missed because it is cached for another cache_salt only. Whoever can "
@@ -175,6 +182,12 @@ class ServerConfig:
     metrics_prefix: str = option("forno", "Prefix of the Prometheus names.", choices=("forno", "vllm"))
     shutdown_timeout: float = option(30.0, "Seconds that SIGTERM waits for running requests before aborting them.")
     request_timeout: float = option(0.0, "Default deadline of a request in seconds; 0: none.")
+    otlp_traces_endpoint: str = option(
+        "",
+        "Send OpenTelemetry spans of requests, with times and lengths and no text, to this OTLP/HTTP address, such as "
+        "http://127.0.0.1:4318/v1/traces.",
+        metavar="URL",
+    )
     slo: str = option(
         "",
         "Latency limits that requests are counted against (goodput), by class, in seconds: "

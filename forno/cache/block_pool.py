@@ -7,7 +7,7 @@ still be found by a later request) or *empty*. Kept blocks are taken for new con
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class BlockPool:
@@ -47,6 +47,14 @@ class BlockPool:
             self._evicted(block)
         self.references[block] = 1
         return block
+
+    def has_room(self, count: int, matched: Sequence[int] = (), bespoken: int = 0) -> bool:
+        """Whether ``take_all(count)`` would work once ``matched`` are shared, and leave ``bespoken`` blocks."""
+        return count <= self.num_free - sum(map(self.is_kept, matched)) - bespoken
+
+    def take_all(self, count: int) -> list[int] | None:
+        """``count`` blocks; None, and nothing changed, if too few are free."""
+        return [self.take() for _ in range(count)] if count <= self.num_free else None
 
     def share(self, block: int) -> None:
         """One more reference to a held or kept block."""

@@ -12,10 +12,12 @@ UNSALTED = root_hash("")
 class BlockTable:
     """Blocks of one request. Only ``KvCache`` changes ``blocks``."""
 
-    __slots__ = ("blocks", "contents", "hashes", "ids", "indexed", "root")
+    __slots__ = ("blocks", "contents", "followed", "found", "hashes", "ids", "indexed", "reserve", "root")
 
-    def __init__(self, root: bytes, salted: bool = False) -> None:
+    def __init__(self, root: bytes, salted: bool = False, reserve: int = 0) -> None:
         self.root = root
+        self.reserve = reserve
+        """Tokens that the first blocks taken make room for at least, however few are needed yet."""
         self.blocks: list[int] = []
         self.ids: tuple[int, ...] = ()
         """``blocks`` as the plan wants them; rebuilt only when a block is added."""
@@ -25,6 +27,10 @@ class BlockTable:
         """Leading blocks whose content is computed and was offered to the prefix index."""
         self.contents: list[bytes] | None = [] if salted else None
         """Of a salted request: the hashes that its first blocks would have without the salt, as far as they were needed."""
+        self.followed = 0
+        """Leading hashes that the ghost cache counts as held."""
+        self.found: list[int | None] = []
+        """What the ghost cache knew of the first blocks when they were adopted."""
 
     def parent(self, i: int) -> bytes:
         """The hash that block ``i`` follows."""

@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from forno.cache.block_pool import BlockPool
 from forno.cache.block_table import BlockTable
+from forno.cache.ghost import GhostCache
 from forno.cache.misses import Contents, Evicted, Lookup, Miss, MissCounts
 from forno.cache.prefix_index import Beginning, PrefixIndex, root_hash
+from forno.cache.use import Holder, KvUse, UseTotals, kv_use
 
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
@@ -60,6 +62,9 @@ class KvCache:
         self.hit_tokens = 0
         """Of those, tokens found: in shared blocks or in copied ones."""
         self.misses = MissCounts()
+        self.use = UseTotals()
+        self.ghost = GhostCache(num_blocks, block_size) if enable_prefix_caching else None
+        """Says what other numbers of blocks would have found."""
         self._evicted = Evicted(min(4 * num_blocks, MOST_EVICTED))
         self._contents = Contents() if explain_salts else None
         self._groups = 0
@@ -78,15 +83,21 @@ class KvCache:
         return self.pool.num_free
 
     @property
+    def num_held(self) -> int:
+        """Blocks that running requests hold."""
+        return self.pool.num_blocks - self.pool.num_free
+
+    @property
     def usage(self) -> float:
         """Share of the blocks that running requests hold, 0 to 1."""
-        return 1.0 - self.pool.num_free / self.pool.num_blocks
+        return self.num_held / self.num_blocks
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def open(self, salt: str = "", group: str = "") -> BlockTable:
-        """An empty table. ``group`` names requests that share their prompt even when prefix caching is off."""
+    def open(self, salt: str = "", group: str = "", longest: int = 0) -> BlockTable:
+        """An empty table. ``group`` names requests that share their prompt even when prefix caching is off. ``longest``:
+        the most tokens that the request may come to; blocks are taken as they are needed, so here it does not matter."""
         if self.enable_prefix_caching:
             return BlockTable(root_hash(salt), salted=bool(salt) and self._contents is not None)
         self._groups += 1
@@ -131,21 +142,24 @@ class KvCache:
             reason = Miss.SHORT if len(tokens) < size and not position else Miss.NEVER_SEEN
         return Lookup(match.num_tokens, reason, position)
 
-    def count(self, lookup: Lookup, num_prompt: int) -> None:
+    def count(self, table: BlockTable, lookup: Lookup, prompt: Sequence[int]) -> None:
         """A request was let in with what ``lookup`` found of its prompt. Once per request, however often it is resumed."""
-        self.misses.add(lookup, num_prompt)
-        if lookup.reason is not Miss.DISABLED:
-            self.queried_tokens += num_prompt
-            self.hit_tokens += lookup.matched
+        self.misses.add(lookup, len(prompt))
+        if lookup.reason is Miss.DISABLED:
+            return
+        self.queried_tokens += len(prompt)
+        self.hit_tokens += lookup.matched
+        if self.ghost is not None:
+            self.ghost.count(table.root, table.hashes, table.found, prompt, lookup.matched, self.num_held)
 
     def _is_salted(self, content: bytes) -> bool:
         """Whether a block that could not be found is cached under another salt."""
         return self._contents is not None and (content in self._contents or self.index.find(content) is not None)
 
-    def fits(self, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
-        """Whether a new table with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
-        free = self.pool.num_free - sum(map(self.pool.is_kept, matched)) - bespoken
-        return self.blocks_for(num_tokens) - len(matched) <= free
+    def fits(self, table: BlockTable, matched: Sequence[int], num_tokens: int, bespoken: int = 0) -> bool:
+        """Whether ``table``, new, with ``matched`` blocks could now grow to ``num_tokens`` and leave ``bespoken`` blocks."""
+        wanted = self.blocks_for(max(num_tokens, table.reserve)) - len(matched)
+        return self.pool.has_room(wanted, matched, bespoken)
 
     def adopt(self, table: BlockTable, match: Match) -> tuple[tuple[int, int], ...]:
         """Start an empty table with what ``match`` found; returns the (source, destination) copy to make, if any.
@@ -168,6 +182,8 @@ class KvCache:
             if destination != match.source:  # the last free block is its own copy
                 copies = ((match.source, destination),)
         table.ids = tuple(table.blocks)
+        if self.ghost is not None:
+            table.found, table.followed = self.ghost.hold(table.hashes, self.num_held), len(table.hashes)
         return copies
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
@@ -175,9 +191,12 @@ class KvCache:
         missing = -(-num_tokens // self.block_size) - len(table.blocks)
         if missing <= 0:
             return True
-        if missing > self.pool.num_free:
+        if not table.blocks and table.reserve > num_tokens:
+            missing = self.blocks_for(table.reserve)
+        taken = self.pool.take_all(missing)
+        if taken is None:
             return False
-        table.blocks.extend([self.pool.take() for _ in range(missing)])
+        table.blocks.extend(taken)
         table.ids = tuple(table.blocks)
         return True
 
@@ -195,6 +214,9 @@ class KvCache:
                 if self._contents is not None and table.contents is not None:
                     self._contents.add(table.blocks[i], table.content(i, tokens, self.block_size))
         table.indexed = full
+        if self.ghost is not None and full > table.followed:
+            self.ghost.hold(table.hashes[table.followed : full], self.num_held)
+            table.followed = full
         return filled
 
     def close(self, table: BlockTable, tokens: Sequence[int] = (), computed: int = 0) -> None:
@@ -203,13 +225,24 @@ class KvCache:
         Of the block that the first ``computed`` of ``tokens`` end in, later requests may still copy the beginning.
         """
         unfinished = tokens[table.indexed * self.block_size : computed]
-        if unfinished:
-            self.index.insert_unfinished(table.blocks[table.indexed], table.parent(table.indexed), unfinished)
+        parent = table.parent(table.indexed)
+        left = bool(unfinished) and self.index.insert_unfinished(table.blocks[table.indexed], parent, unfinished)
         for block in reversed(table.blocks):
             self.pool.release(block, keep=self.index.holds(block))
+        if self.ghost is not None:
+            if left:
+                self.ghost.leave(parent, unfinished)
+            self.ghost.release(table.hashes[: table.followed], table.indexed, self.num_held)
+            table.followed = 0
         table.blocks.clear()
         table.ids = ()
         table.indexed = 0
+
+    def measure(self, running: Iterable[Holder]) -> KvUse:
+        """How full the blocks are that ``running``, which are all that hold any, hold now. Once per step: it is summed."""
+        use = kv_use(self.num_held, self.block_size, running)
+        self.use.add(use)
+        return use
 
     def _forget(self, block: int) -> None:
         """A kept block is about to be overwritten."""
@@ -223,6 +256,8 @@ class KvCache:
         """``tables`` are all the open tables: they hold exactly the references counted; raises AssertionError."""
         self.pool.check_integrity()
         self.index.check_integrity()
+        if self.ghost is not None:
+            self.ghost.check_integrity()
         counts = [0] * self.num_blocks
         for table in tables:
             assert table.ids == tuple(table.blocks), "a table's ids are stale"

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from forno.engine.cache_report import CacheReport, cache_report
 from forno.engine.engine import Engine
 from forno.engine.stats import EngineStats, FinishedRequest, StepSample
 from forno.engine.stream import Stream
@@ -96,6 +97,9 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         return self.engine.stats()
+
+    def cache_report(self) -> CacheReport:
+        return cache_report(self.engine.scheduler.cache)
 
     def drain_finished(self) -> list[FinishedRequest]:
         """Timings of the requests that finished since the last call."""

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from forno.cache import KvCache
-from forno.config import ENGINE_PARTS, EngineConfig, ModelConfig
+from forno.cache import ContiguousCache, KvCache
+from forno.config import ENGINE_PARTS, CacheConfig, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
 from forno.observe.recorder import Recorder, Silent
@@ -117,9 +117,18 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
         return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
 
     recorder = Recorder(clock, block_size=runner.block_size) if config.observe.record else Silent()
-    cache = KvCache(runner.num_blocks, runner.block_size, config.cache.enable_prefix_caching, config.cache.explain_salts)
+    cache = kv_cache(config.cache, runner)
     scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, recorder, config.speculative)
     return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), recorder)
+
+
+def kv_cache(config: CacheConfig, runner: Runner) -> KvCache:
+    """Block tables over the runner's blocks."""
+    num_blocks, size = runner.num_blocks, runner.block_size
+    if config.kv_reservation == "paged":
+        return KvCache(num_blocks, size, config.enable_prefix_caching, config.explain_salts)
+    as_asked = config.kv_reservation == "contiguous-as-asked"
+    return ContiguousCache(num_blocks, size, runner.max_model_len, as_asked)
 
 
 def engine_config(**options: Any) -> EngineConfig:

@@ -28,7 +28,7 @@ class Kind(StrEnum):
     """What a part of a request's time was spent on."""
 
     READING = "reading"
-    """Its bytes came, from the first to the last."""
+    """Its bytes came, and the event loop read them."""
     TOKENIZING = "tokenizing"
     """JSON, template and tokens; a constraint's compilation."""
     QUEUED = "queued"
@@ -117,7 +117,7 @@ class Explanation:
 
     record: RequestRecord
     start: float
-    """Its first byte was read, or whatever is known to have happened first."""
+    """Its first byte came, or whatever is known to have happened first."""
     end: float
     """Its last byte was sent; of one that still runs: now."""
     segments: list[Segment] = field(default_factory=list)

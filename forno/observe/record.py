@@ -41,7 +41,7 @@ class RequestRecord:
     response: str = ""
     """Id of the response that it is part of, where that has another: an answer of several, or to one prompt of several."""
     begun: float = 0.0
-    """The first byte of its HTTP request was read from the socket."""
+    """The first byte of its HTTP request came, as far as the system tells; else: was read."""
     received: float = 0.0
     """Its HTTP request's body was read."""
     tokenized: float = 0.0

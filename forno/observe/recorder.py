@@ -67,6 +67,7 @@ class Silent:
         """``request``, whose id is not live, is on its way to the engine. Returns its record, to write further times in."""
         sampling = request.sampling
         record = RequestRecord(request.id, 0, len(request.prompt), sampling.max_tokens, request.constraint is not None)
+        record.slo_class = request.slo_class
         record.tokenized = record.arrival = request.arrival
         return record
 

@@ -6,7 +6,7 @@ from forno.cache.misses import Lookup, Miss
 from forno.observe.explain import Kind
 
 MEANS = {
-    Kind.READING: "its bytes arrived",
+    Kind.READING: "its bytes came and were read",
     Kind.TOKENIZING: "template, tokens and constraint were prepared",
     Kind.QUEUED: "waited for its turn",
     Kind.PREFILL: "its prompt was computed",

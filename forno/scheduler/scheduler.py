@@ -87,7 +87,8 @@ class Scheduler:
         self.check(request)
         self._serial += 1
         rank = (request.priority if self.config.scheduling_policy == "priority" else 0, request.arrival, self._serial)
-        sequence = Sequence(request, index, rank, self.cache.open(request.cache_salt, request.group))
+        longest = len(request.prompt) + max(0, request.sampling.max_tokens - 1)  # the last token is never fed back
+        sequence = Sequence(request, index, rank, self.cache.open(request.cache_salt, request.group, longest))
         self._by_id[request.id] = self._by_index[index] = sequence
         self.waiting.push(sequence)
         self._deadlines.add(sequence)
@@ -174,6 +175,8 @@ class Scheduler:
                 self._finish(sequence)
             if update.tokens or update.finish_reason is not None or update.prompt_logprobs:
                 updates.append(update)
+        if plan.rows:
+            self.cache.measure(self.running)
         return updates
 
     def pressure(self) -> Pressure:
@@ -288,7 +291,7 @@ class Scheduler:
     def _fits(self, newcomer: Sequence, match: Match) -> bool:
         """Whether ``newcomer``'s tokens fit besides those that running sequences have yet to compute."""
         bespoken = sum(self.cache.blocks_for(len(s.tokens)) - len(s.table.blocks) for s in self.running if s.pending > 1)
-        return self.cache.fits(match.blocks, len(newcomer.tokens), bespoken)
+        return self.cache.fits(newcomer.table, match.blocks, len(newcomer.tokens), bespoken)
 
     def _account(self, sequence: Sequence, match: Match, now: float) -> None:
         """Note what happened when ``sequence`` joined. A request counts once, however often it is preempted."""
@@ -301,7 +304,7 @@ class Scheduler:
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += num_matched
             self.counters.queue_seconds += now - sequence.request.arrival
-            self.cache.count(lookup, sequence.num_prompt)
+            self.cache.count(sequence.table, lookup, sequence.tokens)
 
     def _preempt(self, victim: Sequence, step: Step) -> None:
         """Take all blocks of ``victim``; it computes again later whatever is not cached by then."""

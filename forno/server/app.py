@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from forno.errors import QueueFullError, RequestError
 from forno.server import misc, observe, observe_wire, openapi, wire
+from forno.server.cache_debug import CacheState, cache_state
 from forno.server.chat import chat
 from forno.server.completions import completions
 from forno.server.decode import BodyDecoder
@@ -97,6 +98,7 @@ ENDPOINTS = (
         (400, 401, 404),
         query={"steps": {"type": "integer", "minimum": 1, "default": STEPS}},
     ),
+    Endpoint("GET", "/debug/cache", "What the KV cache found, missed and wasted", cache_state, None, CacheState, (401,)),
 )
 
 
@@ -146,6 +148,8 @@ class Handler:
             await self._fail(error, scope, visit)(scope, receive, watched)
         finally:
             visit.close()
+            if self.serving.spans is not None:
+                self.serving.spans.finish(self.endpoint.path, visit.id, visit.records, scope["headers"])
 
     def _fail(self, error: Exception, scope: Scope, visit: Visit) -> Body:
         status, body, headers = describe(error)

@@ -19,8 +19,6 @@ class Call:
     """Bytes of its body, from which a handler tells what would hold up the event loop."""
     slo_class: str | None = None
     """Its ``x-slo-class`` header, unchecked."""
-    traceparent: str = ""
-    """Its ``traceparent`` header (W3C Trace Context), unchecked."""
     query: str = ""
     """What follows the path's ``?``, undecoded."""
     path: Mapping[str, str] = field(default_factory=dict)
@@ -31,13 +29,9 @@ class Call:
 
 def call_of(scope: Mapping[str, Any], size: int, visit: Visit | None = None) -> Call:
     """The ``Call`` of an ASGI scope."""
-    slo_class, traceparent = None, ""
-    for name, value in scope["headers"]:
-        if name == b"x-slo-class":
-            slo_class = value.decode("latin-1").strip()
-        elif name == b"traceparent":
-            traceparent = value.decode("latin-1").strip()
-    return Call(size, slo_class, traceparent, scope["query_string"].decode("latin-1"), scope.get("path_params") or {}, visit)
+    named = next((value for name, value in scope["headers"] if name == b"x-slo-class"), None)
+    slo_class = None if named is None else named.decode("latin-1").strip()
+    return Call(size, slo_class, scope["query_string"].decode("latin-1"), scope.get("path_params") or {}, visit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forno.engine.async_engine import AsyncEngine
 from forno.engine.stats import EngineStats, FinishedRequest
 from forno.server import roofline_metrics
+from forno.server.cache_metrics import cache_families
 from forno.server.goodput import Goodput
 from forno.server.histogram import ITL, REQUEST, TTFT, Histogram, token_buckets
 
@@ -56,6 +57,8 @@ class EngineMetrics:
         self.startup = dict(phases)
         self.attribution = attribution
         self.startup_total: float | None = None
+        self.spans = {"exported": 0, "dropped": 0, "failed": 0}
+        """Requests whose spans were sent or not; ``SpanSender`` counts."""
         sizes = token_buckets(engine.max_model_len)
         self.latencies = {name: Histogram(bounds) for name, (_, bounds) in LATENCIES.items()}
         self.sizes = {name: Histogram(sizes) for name in SIZES}
@@ -121,6 +124,7 @@ class EngineMetrics:
         stats = self.engine.stats()
         yield from self._gauges(make, stats)
         yield from self._counters(make, stats)
+        yield from cache_families(make, self.engine.cache_report())
         for name, (text, _) in LATENCIES.items():
             yield make.histogram(name, text, self.latencies[name])
         yield make.histogram("inter_token_latency_seconds", "Time between tokens of one stream.", self.inter_token)
@@ -130,6 +134,7 @@ class EngineMetrics:
         yield make.histogram("iteration_tokens_total", "Tokens computed per step.", self.step_tokens)
         yield make.histogram("step_seconds", "Wall time of a step.", self.step_seconds)
         yield from self.goodput.families(make)
+        yield make.counters("outcome", "otlp_requests", "Requests whose OpenTelemetry spans were sent or not.", self.spans)
         if self.attribution is not None:
             yield from roofline_metrics.families(make, self.attribution)
         text = "Time of the start's phases; some run at the same time."

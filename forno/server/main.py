@@ -32,7 +32,11 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"two models were named, {args.positional_model!r} and --model {args.model!r}: name one")
         args.model = args.positional_model
     config = from_args(ServerConfig, args)
-    parse_slo(config.slo)  # a mistake in it must not cost the time to load a model
+    parse_slo(config.slo)  # a mistake in these must not cost the time to load a model
+    if config.otlp_traces_endpoint:
+        from forno.server.spans import traces_url
+
+        traces_url(config.otlp_traces_endpoint)
     keys = load_keys(config.api_key, config.api_key_file, env.API_KEY.get())
     listener = bind(config)
     gc.disable()  # until the start is over: nearly all that it makes stays

@@ -103,6 +103,7 @@ def _explained(serving: Serving, record: RequestRecord, segments: bool) -> wire.
         state=_state_of(record),
         reason=record.reason,
         error=record.error,
+        start=found.start,
         seconds=found.seconds,
         age=serving.engine.clock() - found.start,
         ttft=first - found.start if first and record.first_token else None,
@@ -135,7 +136,11 @@ def _segments(found: Explanation) -> list[wire.SegmentOut]:
 
 def _lookup(record: RequestRecord) -> wire.LookupOut | None:
     found = record.lookup
-    return found and wire.LookupOut(found.matched, found.reason, found.position, of_lookup(found, record.num_prompt))
+    return (
+        None
+        if found is None
+        else wire.LookupOut(found.matched, found.reason, found.position, of_lookup(found, record.num_prompt))
+    )
 
 
 def _largest(by: dict[str, float]) -> dict[str, float]:

@@ -76,6 +76,8 @@ class Explained(msgspec.Struct):
     """``waiting``, ``running``, ``finished`` or ``refused``."""
     reason: str
     error: str
+    start: float
+    """When its first byte came, on the engine's clock (the system's monotonic one)."""
     seconds: float
     """From its first byte to the last of its answer; of one that still runs: until now."""
     age: float

@@ -109,6 +109,8 @@ class Server(uvicorn.Server):
         finally:
             folding.cancel()
             await self.serving.engine.stop()
+            if self.serving.spans is not None:
+                await asyncio.to_thread(self.serving.spans.close)
 
     @property
     def should_exit(self) -> bool:

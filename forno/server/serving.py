@@ -13,6 +13,7 @@ from forno.server.errors import HttpError
 if TYPE_CHECKING:
     from forno.observe.attribution import Attribution
     from forno.server.engine_metrics import EngineMetrics
+    from forno.server.spans import SpanSender
     from forno.text import ChatTemplate, ConstraintCompiler, Tokenizer
 
 
@@ -32,6 +33,8 @@ class Serving:
     config: ServerConfig = field(default_factory=ServerConfig)
     scheduling_policy: str = "fcfs"
     """Whether ``priority`` of a request means something."""
+    spans: SpanSender | None = None
+    """Who is told of requests that are over, if spans are sent."""
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
     attribution: Attribution | None = None

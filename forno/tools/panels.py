@@ -29,6 +29,14 @@ WIDE = 150
 """Columns from which requests stand beside the summary."""
 BANDWIDTHS, PEAKS = {"dram": "DRAM", "l3": "L3"}, ("int8", "bf16", "fp32")
 """Ceilings in bytes and in operations per second."""
+SHORTAGES = {
+    "seats": "a seat",
+    "tokens": "the step's token budget",
+    "blocks": "free KV blocks",
+    "prefix": "a prefix computed now",
+    "batch": "its batch",
+}
+"""What ``waits_for`` names, in words."""
 SUMMARY_COLUMNS = 80
 SUMMARY_ROWS = 13
 """Lines of the summary, its rule included."""
@@ -175,10 +183,15 @@ def _requests(requests: Sequence[Asked], room: int, width: int) -> RenderableTyp
         waits = request.state == "waiting" or request.waits_for is not None
         output = f"{_number(request.generated)}/{_number(request.max_tokens)}"
         cells = [request.id, request.state or UNKNOWN, _number(request.prompt), _number(request.cached), output]
-        table.add_row(*cells, span(request.age), request.waits_for or "", style="yellow" if waits else "")
+        table.add_row(*cells, span(request.age), _reason(request), style="yellow" if waits else "")
     if len(shown) < len(requests):
         table.add_row(f"... and {len(requests) - len(shown)} more", style="bright_black")
     return table
+
+
+def _reason(request: Asked) -> str:
+    lacking = request.waits_for or ""
+    return SHORTAGES.get(lacking, lacking)
 
 
 def _fitting(requests: Sequence[Asked], room: int) -> list[Asked]:

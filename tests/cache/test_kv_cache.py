@@ -121,11 +121,12 @@ def test_fits_counts_kept_blocks_once() -> None:
     """A matched block that nobody holds is free until it is adopted; it must not be counted as room for the rest."""
     cache = KvCache(5, 4)
     cache.close(filled(cache))
-    matched = cache.match(cache.open(), TOKENS).blocks
+    table = cache.open()
+    matched = cache.match(table, TOKENS).blocks
     assert len(matched) == 4
-    assert cache.fits(matched, 20)
-    assert not cache.fits(matched, 21)
-    assert not cache.fits(matched, 20, bespoken=1)
+    assert cache.fits(table, matched, 20)
+    assert not cache.fits(table, matched, 21)
+    assert not cache.fits(table, matched, 20, bespoken=1)
 
 
 @pytest.mark.parametrize(

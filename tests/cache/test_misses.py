@@ -16,8 +16,8 @@ def run(cache: KvCache, tokens: tuple[int, ...], salt: str = "", close: bool = T
     table = cache.open(salt)
     match = cache.match(table, tokens)
     lookup = cache.explain(table, tokens, match)
-    cache.count(lookup, len(tokens))
     cache.adopt(table, match)
+    cache.count(table, lookup, tokens)
     assert cache.grow(table, len(tokens))
     cache.index_computed(table, tokens, len(tokens))
     if close:
@@ -89,7 +89,7 @@ def test_disabled() -> None:
     cache = KvCache(20, SIZE)
     run(cache, DOCUMENT)
     assert cache.explain(cache.open(), DOCUMENT, None) == Lookup(0, Miss.DISABLED, 0)
-    cache.count(Lookup(0, Miss.DISABLED), len(DOCUMENT))
+    cache.count(cache.open(), Lookup(0, Miss.DISABLED), DOCUMENT)
     assert cache.queried_tokens == len(DOCUMENT), "nothing was asked for the second time"
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forno.cache import KvCache
+from forno.cache import ContiguousCache, KvCache
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.engine.engine import Engine
 from forno.errors import DeadlineError, NumericsError, PromptTooLongError, QueueFullError, RequestError
@@ -77,13 +77,24 @@ class Run(RuleBasedStateMachine):
         caching=st.booleans(),
         burst=st.sampled_from([1, 1, 1, 3]),
         vocab=st.sampled_from([VOCAB, 2]),
+        reservation=st.sampled_from(["paged", "paged", "longest", "as asked"]),
     )
     def start(
-        self, config: SchedulerConfig, speculative: SpeculativeConfig, num_blocks: int, caching: bool, burst: int, vocab: int
+        self,
+        config: SchedulerConfig,
+        speculative: SpeculativeConfig,
+        num_blocks: int,
+        caching: bool,
+        burst: int,
+        vocab: int,
+        reservation: str,
     ) -> None:
         self.clock = Clock()
         self.runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
-        cache = KvCache(num_blocks, BLOCK, caching)
+        if reservation == "paged":
+            cache = KvCache(num_blocks, BLOCK, caching)
+        else:
+            cache = ContiguousCache(num_blocks, BLOCK, 60, as_asked=reservation == "as asked")
         self.scheduler = Scheduler(config, cache, 60, self.clock, speculative=speculative)
         self.engine = Engine(self.runner, self.scheduler)
         self.live: dict[str, Expected] = {}

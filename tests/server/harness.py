@@ -148,13 +148,14 @@ def running(
     threads: int = 1,
     speculative: SpeculativeConfig | None = None,
     record: bool = True,
+    cache: CacheConfig | None = None,
     **server: Any,
 ) -> Iterator[Running]:
     """Serve ``model`` on a free loopback port, with the engine's integrity checked after every step."""
     config = EngineConfig(
         model=ModelConfig(model=str(model)),
         cpu=CpuConfig(threads=threads),
-        cache=CacheConfig(num_blocks_override=blocks),
+        cache=cache or CacheConfig(num_blocks_override=blocks),
         scheduler=scheduler or SchedulerConfig(),
         speculative=speculative or SpeculativeConfig(),
         observe=ObserveConfig(record=record),

@@ -26,7 +26,7 @@ def state(uptime: float = 3725.0, running: int = 8, waiting: int = 2, steps: int
             "id": f"chatcmpl-{rng.getrandbits(128):032x}",
             "state": "waiting",
             "prompt": 2000,
-            "waits_for": "seats: 64 requests run",
+            "waits_for": "seats",
         }
         for _ in range(waiting)
     ]

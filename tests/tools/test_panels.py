@@ -46,7 +46,7 @@ def test_it_fits(size: tuple[int, int], requests: tuple[int, int]) -> None:
         assert part in text, part
     assert f"{requests[0]} running, {requests[1]} waiting" in text
     if requests[1]:
-        assert "seats: 64" in text
+        assert "a seat" in text
 
 
 def test_the_bar_is_as_wide_as_the_rest_of_its_line() -> None:

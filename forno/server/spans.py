@@ -1,0 +1,253 @@
+"""OpenTelemetry spans of requests, for ``--otlp-traces-endpoint``: one per HTTP request, beneath it what it was at and when.
+
+Serving hands over a finished request with one ``put`` into a bounded queue; a thread of its own explains, encodes and sends.
+What does not fit is dropped and counted. Attributes follow OpenTelemetry's GenAI semantic conventions and hold ids, lengths and
+times: no text. Imported only where an endpoint is configured.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+from forno import __version__
+from forno.errors import ConfigError
+from forno.observe.explain import Explanation
+from forno.observe.record import RequestRecord
+
+try:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExportResult
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+except ImportError as missing:
+    raise ConfigError('--otlp-traces-endpoint needs OpenTelemetry: pip install "forno[otel]"') from missing
+
+QUEUED = 1024
+"""Requests that wait to be sent, at most."""
+BATCH = 64
+"""Requests of one message."""
+SETTLE_SECONDS = 1.0
+"""How long a request may take to leave the engine after its client left."""
+OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+"""``gen_ai.operation.name`` of each endpoint that is traced."""
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+Explain = Callable[[RequestRecord], Explanation]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The span that a request was sent from, by its ``traceparent`` header."""
+
+    trace: int
+    span: int
+    sampled: bool
+
+
+def caller_of(headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
+    """Who calls; None without a header, or with one that W3C Trace Context says to ignore."""
+    text = next((value for name, value in headers if name == b"traceparent"), b"").decode("latin-1").strip()
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+        return None
+    trace, span = int(match[2], 16), int(match[3], 16)
+    return Caller(trace, span, bool(int(match[4], 16) & 1)) if trace and span else None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An HTTP request whose response is over."""
+
+    operation: str
+    response: str
+    records: Sequence[RequestRecord]
+    caller: Caller | None
+
+
+class SpanSender:
+    """Sends spans to one endpoint. ``finish`` may be called from any thread; it never waits."""
+
+    def __init__(
+        self, endpoint: str, model: str, explain: Explain, clock: Callable[[], float], counts: MutableMapping[str, int]
+    ) -> None:
+        """``clock`` is the engine's; ``counts`` gets the number of requests that were ``exported``, ``dropped`` or ``failed``.
+
+        Raises ``ConfigError`` for an endpoint that is no URL. Whether somebody listens there is found out later, and only
+        counted.
+        """
+        self.model, self.explain, self.clock, self.counts = model, explain, clock, counts
+        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint))
+        self._resource = Resource.create({"service.name": "forno", "service.version": __version__})
+        self._scope = InstrumentationScope("forno", __version__)
+        self._ids = RandomIdGenerator()
+        self._queue: Queue[Finished] = Queue(QUEUED)
+        self._closing = Event()
+        self._thread = Thread(target=self._run, name="forno-spans", daemon=True)
+        self._thread.start()
+
+    def finish(
+        self, path: str, response: str, records: Sequence[RequestRecord], headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        """``records`` are what became of a request to ``path``. One that its caller does not sample is left out."""
+        operation = OPERATIONS.get(path)
+        if operation is None or not records:
+            return
+        caller = caller_of(headers)
+        if caller is not None and not caller.sampled:
+            return
+        try:
+            self._queue.put_nowait(Finished(operation, response, tuple(records), caller))
+        except Full:
+            self.counts["dropped"] += 1
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send what is queued, for ``timeout`` seconds at most; what is left then counts as dropped."""
+        self._closing.set()
+        self._thread.join(timeout)
+        self._exporter.shutdown()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+            self.counts["dropped"] += 1
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next()
+            if not batch and self._closing.is_set():
+                return
+            if batch:
+                self._send(batch)
+
+    def _next(self) -> list[Finished]:
+        """What is queued; waits for the first."""
+        batch: list[Finished] = []
+        try:
+            batch.append(self._queue.get(timeout=0.5))
+            while len(batch) < BATCH:
+                batch.append(self._queue.get_nowait())
+        except Empty:
+            pass
+        return batch
+
+    def _send(self, batch: list[Finished]) -> None:
+        try:
+            spans = [span for request in batch for span in self._spans(request)]
+            sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception:  # whatever an exporter or a collector does must not end the thread
+            sent = False
+        self.counts["exported" if sent else "failed"] += len(batch)
+
+    def _spans(self, request: Finished) -> Iterator[ReadableSpan]:
+        self._settle(request.records)
+        shift = time.time() - self.clock()
+        found = [self.explain(record) for record in request.records]
+        start, end = min(e.start for e in found), max(e.end for e in found)
+        caller = request.caller
+        trace = caller.trace if caller else self._ids.generate_trace_id()
+        parent = None if caller is None else self._context(trace, caller.span, remote=True)
+        root = self._context(trace)
+        attributes = self._attributes(request, found)
+        errors = [record.error for record in request.records if record.error]
+        if errors:
+            attributes["error.type"] = errors[0]
+        status = Status(StatusCode.ERROR, errors[0]) if errors else Status(StatusCode.UNSET)
+        name = f"{request.operation} {self.model}"
+        yield self._span(name, root, parent, start + shift, end + shift, attributes, SpanKind.SERVER, status)
+        for explanation in found:
+            above = root
+            if len(found) > 1:
+                above = self._context(trace)
+                yield self._span(
+                    "answer", above, root, explanation.start + shift, explanation.end + shift, _of_one(explanation)
+                )
+            for phase in explanation.phases():
+                context = self._context(trace)
+                yield self._span(str(phase.phase), context, above, phase.start + shift, phase.end + shift, {})
+
+    def _settle(self, records: Sequence[RequestRecord]) -> None:
+        """Wait for the engine to be done with a request whose client left."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while not all(record.finished for record in records) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _context(self, trace: int, span: int = 0, remote: bool = False) -> SpanContext:
+        return SpanContext(trace, span or self._ids.generate_span_id(), remote, TraceFlags(TraceFlags.SAMPLED))
+
+    def _span(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        start: float,
+        end: float,
+        attributes: dict[str, Any],
+        kind: SpanKind = SpanKind.INTERNAL,
+        status: Status | None = None,
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            attributes,
+            kind=kind,
+            status=status or Status(StatusCode.UNSET),
+            start_time=int(start * 1e9),
+            end_time=int(end * 1e9),
+            instrumentation_scope=self._scope,
+        )
+
+    def _attributes(self, request: Finished, found: Sequence[Explanation]) -> dict[str, Any]:
+        records = request.records
+        attributes = {
+            "gen_ai.operation.name": request.operation,
+            "gen_ai.provider.name": "forno",
+            "gen_ai.request.model": self.model,
+            "gen_ai.response.model": self.model,
+            "gen_ai.response.id": request.response,
+            "gen_ai.request.max_tokens": records[0].max_tokens,
+            "gen_ai.response.finish_reasons": tuple(record.reason for record in records),
+            "gen_ai.usage.input_tokens": records[0].num_prompt,
+            "gen_ai.usage.cache_read.input_tokens": records[0].num_cached,
+            "gen_ai.usage.output_tokens": sum(record.num_generated for record in records),
+        }
+        if len(records) > 1:
+            attributes["gen_ai.request.choice.count"] = len(records)
+        first = min((record.first_token for record in records if record.first_token), default=0.0)
+        if first:
+            attributes["gen_ai.response.time_to_first_chunk"] = first - min(e.start for e in found)
+        if len(found) == 1:
+            attributes |= _of_one(found[0])
+        return attributes
+
+
+def _of_one(explanation: Explanation) -> dict[str, Any]:
+    """What conventions have no name for: where the time of one engine request went."""
+    record = explanation.record
+    attributes: dict[str, Any] = {f"forno.seconds.{kind}": part.seconds for kind, part in explanation.parts.items()}
+    attributes["forno.preemptions"] = record.num_preemptions
+    if record.slo_class:
+        attributes["forno.slo_class"] = record.slo_class
+    return attributes
+
+
+def traces_url(endpoint: str) -> str:
+    """Where OTLP/HTTP traces go: ``endpoint``, with the standard path if it has none. Raises ``ConfigError``."""
+    try:
+        parts = urlsplit(endpoint)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ConfigError(f"--otlp-traces-endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, got {endpoint!r}")
+    return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint
