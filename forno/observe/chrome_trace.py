@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from forno.observe.record import RequestRecord, StepRecord
+
+if TYPE_CHECKING:
+    from forno.observe.roofline import StepAnalysis
 
 ENGINE, REQUESTS = 1, 2
 """Process numbers of the two groups of tracks."""
@@ -29,18 +32,10 @@ class Part:
     args: dict[str, Any]
 
 
-class Analysed(Protocol):
-    """What a step waited for; ``forno.observe.roofline.Analysis`` is one."""
-
-    label: str
-    share: float
-    predicted: float
-
-
 def chrome_trace(
     steps: Sequence[StepRecord],
     requests: Iterable[RequestRecord],
-    analyses: Sequence[Analysed] = (),
+    analyses: Sequence[StepAnalysis] = (),
     **about: Any,
 ) -> dict[str, Any]:
     """The trace as a JSON-able object. ``steps`` are consecutive, oldest first; ``requests`` may hold any others too.
@@ -83,7 +78,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _step_events(window: _Window, step: StepRecord, analysis: Analysed | None) -> Iterator[Event]:
+def _step_events(window: _Window, step: StepRecord, analysis: StepAnalysis | None) -> Iterator[Event]:
     prompt = sum([n for r, s, n in _rows(step) if s < r.num_prompt])
     total = sum(step.tokens)
     args: dict[str, Any] = {
