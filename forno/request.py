@@ -186,6 +186,9 @@ class StepResult:
     """Wall time of the step, or predicted time under a simulator."""
     mask_seconds: float = 0.0
     """Of those, finding out which tokens constraints allow next."""
+    cpu_seconds: float = 0.0
+    """Time that the threads had their cores, summed, and as if they had had them where they slept for want of work: threads x
+    seconds unless others had the cores. 0: unknown."""
 
 
 class Runner(Protocol):

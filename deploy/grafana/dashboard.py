@@ -243,7 +243,7 @@ CONTENT: dict[str, list[Panel]] = {
             "none",
             6,
         ),
-        lines("Operations", "By arithmetic unit.", {"{{unit}}": rate("forno:step_flops_total", "unit")}, "short", 6),
+        lines("Operations", "By arithmetic unit.", {"{{unit}}": rate("forno:step_flops_total", "unit")}, "ops", 6),
         lines(
             "Memory traffic",
             "Least bytes that the steps had to move.",
@@ -289,7 +289,7 @@ CONTENT: dict[str, list[Panel]] = {
             {"{{slo}}: {{limit}}": rate("forno:slo_missed_total", "slo, limit")},
             "reqps",
         ),
-        lines(
+        bars(
             "Limits",
             "What each class promises.",
             {"{{slo}}: {{limit}}": f"max by (slo, limit) ({gauge('forno:slo_limit_seconds')})"},
@@ -357,7 +357,7 @@ CONTENT: dict[str, list[Panel]] = {
             "What another cache size would hit",
             "Share of prompt tokens that a cache of so many times this size would have found, from hashes alone.",
             {
-                "{{capacity}}": f"avg by (capacity) ({gauge('forno:ghost_cache_hit_share')})",
+                "{{capacity}}": f"sort(avg by (capacity) ({gauge('forno:ghost_cache_hit_share')}))",
             },
             "percentunit",
             max=1,

@@ -152,7 +152,7 @@ class Recorder(Silent):
         self._serials: dict[int, int] = {}
         """The runner's index to the serial."""
         self._serial = 0
-        self._start = self._planned = self._computed = self._cpu = self._cpu_seconds = 0.0
+        self._start = self._planned = self._computed = 0.0
         self._pressure = Pressure(0, None, 0)
 
     # -- requests, as the engine's thread tells -----------------------------------------------------------------
@@ -221,12 +221,10 @@ class Recorder(Silent):
 
     def planned(self, scheduler: Pressed) -> None:
         self._pressure = scheduler.pressure()
-        self._cpu = time.process_time()
         self._planned = self.clock()
 
     def computed(self) -> None:
         self._computed = self.clock()
-        self._cpu_seconds = time.process_time() - self._cpu
 
     def end(self, plan: StepPlan, result: StepResult) -> None:
         rows = plan.rows
@@ -250,7 +248,7 @@ class Recorder(Silent):
             self.clock(),
             result.seconds,
             result.mask_seconds,
-            self._cpu_seconds,
+            result.cpu_seconds,
             sum([row.sample and len(row.drafts) + 1 for row in rows]),
             plan.num_drafts,
             waiting,
