@@ -186,6 +186,8 @@ class StepResult:
     """Wall time of the step, or predicted time under a simulator."""
     mask_seconds: float = 0.0
     """Of those, finding out which tokens constraints allow next."""
+    cpu_seconds: float = 0.0
+    """CPU time that the whole process used meanwhile; 0 where the runner does not tell."""
 
 
 class Runner(Protocol):
