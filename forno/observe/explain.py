@@ -128,6 +128,10 @@ class Explanation:
     decode_steps: int = 0
     decode_alone: float = 0.0
     """What its decode steps would have taken without any other request, by the cost model."""
+    slowed_steps: int = 0
+    """Decode steps in which others' prompts were computed too,"""
+    slowed_tokens: int = 0
+    """and the tokens of those."""
     decode_rows: float = 0.0
     """Requests in a decode step, on average, itself included."""
 
@@ -359,6 +363,9 @@ class _Engine:
         found, record = self.found, step.record
         found.cut(until, Kind.DECODE, self.phase, record.number)
         slowed = found.cut(record.computed, Kind.SLOWED, self.phase, record.number)
-        found.blame(Kind.SLOWED, slowed, step.tokens(step.prompts))
+        prompts = step.tokens(step.prompts)
+        found.blame(Kind.SLOWED, slowed, prompts)
+        found.slowed_steps += bool(prompts)
+        found.slowed_tokens += sum(prompts.values())
         found.decode_steps += 1
         self.rows += len(step.rows)
