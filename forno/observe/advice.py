@@ -95,9 +95,9 @@ class _Adviser:
             else f"--max-num-batched-tokens {2 * config.max_num_batched_tokens}"
         )
         yield Advice(
-            "Give prompts a larger share of each step: it waited while the steps' tokens went to others. "
-            "Streams that decode meanwhile get slower.",
-            self._waited(Shortage.TOKENS) / 2,
+            "Give prompts a larger share of each step: it waited while another's prompt was computed in small chunks, beside "
+            "answers. Those then get slower.",
+            min(found.waited_for_decodes, self._waited(Shortage.TOKENS)) / 2,
             flag,
         )
         yield Advice(

@@ -35,6 +35,20 @@ def test_seats() -> None:
     assert first.saves == pytest.approx(waited - crowded, rel=0.01), "what the larger batch costs is subtracted"
 
 
+def test_tokens_of_steps() -> None:
+    timed = Timed(max_num_batched_tokens=16)
+    timed.add("a", 4, 30)
+    timed.step()
+    timed.add("long", 150, 1)
+    timed.add("b", 4, 1)
+    timed.run()
+    found = timed.explain("b")
+    waited = found.waited_for[Shortage.TOKENS]
+    assert waited == pytest.approx(10 * (STEP + 16 * TOKEN), rel=0.05)
+    given = {a.flag: a.saves for a in advice(timed, "b", count=99)}
+    assert given["--max-num-batched-tokens 32"] == pytest.approx(waited * (1 - 15 / 24) / 2, rel=0.05), "half of the rest"
+
+
 def test_memory() -> None:
     timed = Timed(num_blocks=6)
     for id in ("a", "b"):
