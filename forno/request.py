@@ -187,7 +187,8 @@ class StepResult:
     mask_seconds: float = 0.0
     """Of those, finding out which tokens constraints allow next."""
     cpu_seconds: float = 0.0
-    """CPU time that the whole process used meanwhile; 0 where the runner does not tell."""
+    """Time that the threads had their cores, summed, and as if they had had them where they slept for want of work: threads x
+    seconds unless others had the cores. 0: unknown."""
 
 
 class Runner(Protocol):

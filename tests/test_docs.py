@@ -17,9 +17,9 @@ from forno.server import engine_metrics, wire
 from forno.server.app import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("deploy/*.md")])
 CODE = re.compile(r"`([^`\n]+)`")
-HERE = ("", "forno/", "forno/kernels/", "benchmarks/")
+HERE = ("", "forno/", "forno/kernels/", "benchmarks/", "deploy/")
 """Where a path in a document may start."""
 
 
@@ -63,7 +63,7 @@ def test_files_that_are_named_exist(document: Path) -> None:
             assert any((ROOT / start / name).exists() for start in HERE), name
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/architecture.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/architecture.md", "docs/metrics.md"])
 def test_flags_and_targets_that_are_named_exist(document: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     text = text_of(document)

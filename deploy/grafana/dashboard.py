@@ -220,19 +220,30 @@ CONTENT: dict[str, list[Panel]] = {
         lines(
             "Share of the roofline",
             "Time that the steps would take at the machine's ceilings, over the time they took.",
-            {"{{instance}}": gauge("forno:roofline_share")},
+            {
+                "{{instance}}": ratio(
+                    rate("forno:step_roofline_seconds_total", "instance"), rate(BY_LABEL, "instance", ',label!="idle"')
+                )
+            },
             "percentunit",
             6,
             max=1,
         ),
         lines(
             "Measured over predicted",
-            "Of the last steps that had their cores. Away from 1: something else uses the machine, or it changed.",
-            {"{{instance}}": gauge("forno:step_prediction_drift")},
+            "Time of computing the steps. Away from 1: something else uses the machine, or it changed. Drift: of the last "
+            "steps that had their cores.",
+            {
+                "{{instance}}": ratio(
+                    rate("forno:step_measured_seconds_total", "instance"),
+                    rate("forno:step_predicted_seconds_total", "instance"),
+                ),
+                "drift of {{instance}}": gauge("forno:step_prediction_drift"),
+            },
             "none",
             6,
         ),
-        lines("Operations", "By arithmetic unit.", {"{{unit}}": rate("forno:step_flops_total", "unit")}, "short", 6),
+        lines("Operations", "By arithmetic unit.", {"{{unit}}": rate("forno:step_flops_total", "unit")}, "ops", 6),
         lines(
             "Memory traffic",
             "Least bytes that the steps had to move.",
@@ -278,7 +289,7 @@ CONTENT: dict[str, list[Panel]] = {
             {"{{slo}}: {{limit}}": rate("forno:slo_missed_total", "slo, limit")},
             "reqps",
         ),
-        lines(
+        bars(
             "Limits",
             "What each class promises.",
             {"{{slo}}: {{limit}}": f"max by (slo, limit) ({gauge('forno:slo_limit_seconds')})"},
@@ -319,7 +330,7 @@ CONTENT: dict[str, list[Panel]] = {
             "Blocks that running requests hold; of their token slots, those that hold no token.",
             {
                 "used: {{instance}}": gauge("forno:kv_cache_usage_perc"),
-                "wasted: {{instance}}": gauge("forno:kv_waste_share"),
+                "wasted": "1 - " + ratio(rate("forno:kv_used_slot_steps_total"), rate("forno:kv_reserved_slot_steps_total")),
             },
             "percentunit",
             max=1,
@@ -344,9 +355,9 @@ CONTENT: dict[str, list[Panel]] = {
         ),
         bars(
             "What another cache size would hit",
-            "Share of prompt tokens found with so many GiB of KV, from hashes alone.",
+            "Share of prompt tokens that a cache of so many times this size would have found, from hashes alone.",
             {
-                "{{capacity}}": f"avg by (capacity) ({gauge('forno:ghost_cache_hit_share')})",
+                "{{capacity}}": f"sort(avg by (capacity) ({gauge('forno:ghost_cache_hit_share')}))",
             },
             "percentunit",
             max=1,

@@ -10,8 +10,9 @@ Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with it
 many or too few of the popular blocks).
 
 What is assumed of a cache of another size: that the same requests run at the same time. Blocks that running requests
-hold are therefore taken off every size, and found at every size. A smaller cache would run fewer at a time, so what is
-said of sizes that the running requests nearly fill is too low or too high by some points.
+hold are therefore taken off every size, and found at every size; of sizes that hold less than twice what runs, little can
+be said. Of a larger cache it is not known which blocks that begin alike it would have copied: it may find up to one block
+more per prompt. Against real caches of other sizes: half the answers within 0.2 points, 90 % within one, all within four.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from forno.cache.prefix_index import block_hash
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes asked about, in sizes of the real cache."""
 MOST_FOLLOWED = 1 << 15
-"""Hashes followed at most, some 250 bytes each."""
+"""Hashes followed at most, some 190 bytes each: 6 MB."""
 WINDOW = 1 << 22
 """Prompt tokens after which older ones weigh half."""
 _RANGE = 1 << 32
@@ -44,7 +45,7 @@ class Size(NamedTuple):
 class GhostCache:
     """Follows the blocks of a cache of ``num_blocks`` blocks of ``block_size`` tokens as they are held and given back.
 
-    Whoever calls passes ``in_use``, the blocks that running requests hold now.
+    ``in_use``: the blocks that running requests hold now.
     """
 
     def __init__(
@@ -73,12 +74,24 @@ class GhostCache:
 
     # -- blocks come and go ----------------------------------------------------------------------------------------
 
-    def hold(self, hashes: Iterable[bytes], in_use: int) -> list[int | None]:
-        """A request holds these blocks from now on. Returns for each the piece it was in, the number of pieces if it was
-        in none, None if it is not followed."""
-        found = [self._hold(digest) if self._follows(digest) else None for digest in hashes]
-        self._settle(in_use)
-        return found
+    def hold(self, hashes: Iterable[bytes]) -> list[int | None]:
+        """A request holds these blocks from now on, or will once it has computed them; ``settle`` when it takes them. Returns
+        for each the piece it was in, the number of pieces if it was in none, None if it is not followed."""
+        return [self._hold(digest) if self._follows(digest) else None for digest in hashes]
+
+    def settle(self, in_use: int) -> None:
+        """``in_use`` has grown: what no longer fits into each size slips into the next."""
+        total, last = in_use * self.rate, len(self._pieces) - 1
+        for i, piece in enumerate(self._pieces):
+            total += len(piece)
+            room = self.sizes[i] * self.rate
+            while total > room and piece:
+                digest, _ = piece.popitem(last=False)
+                total -= 1
+                if i < last:
+                    self._pieces[i + 1][digest] = None
+                else:
+                    self._drop(digest)
 
     def release(self, hashes: Sequence[bytes], num_kept: int, in_use: int) -> None:
         """A request gives back the blocks that it held. The first ``num_kept`` can be found from now on."""
@@ -93,7 +106,7 @@ class GhostCache:
             del self._held[digest]
             if i < num_kept:
                 self._pieces[0][digest] = None
-        self._settle(in_use)
+        self.settle(in_use)
 
     def leave(self, parent: bytes, tokens: Sequence[int]) -> None:
         """The block after ``parent`` holds the beginning ``tokens``, and can be found by it from now on. Before ``release``."""
@@ -117,20 +130,6 @@ class GhostCache:
                 del piece[digest]
                 return i
         return len(self._pieces)
-
-    def _settle(self, in_use: int) -> None:
-        """What no longer fits into each size slips into the next."""
-        total, last = in_use * self.rate, len(self._pieces) - 1
-        for i, piece in enumerate(self._pieces):
-            total += len(piece)
-            room = self.sizes[i] * self.rate
-            while total > room and piece:
-                digest, _ = piece.popitem(last=False)
-                total -= 1
-                if i < last:
-                    self._pieces[i + 1][digest] = None
-                else:
-                    self._drop(digest)
 
     def _drop(self, digest: bytes) -> None:
         """No size holds it any longer."""
@@ -167,7 +166,7 @@ class GhostCache:
                 self._hits[deepest] += self.block_size / self.rate
         self._unsampled += self.block_size * (len(found) - sampled / self.rate)
         self._count_beginning(root, hashes, range(last, end + 1), deepest, tokens, matched)
-        self._settle(in_use)
+        self.settle(in_use)
 
     def _count_beginning(
         self, root: bytes, hashes: Sequence[bytes], places: range, deepest: int, tokens: Sequence[int], matched: int

@@ -22,8 +22,8 @@ from forno.cache.use import Holder, KvUse, UseTotals, kv_use
 
 LEAST_COPIED = 1 / 8
 """A copy moves a whole block: it must spare computing at least this share of one."""
-MOST_EVICTED = 1 << 16
-"""Hashes of evicted blocks remembered, some 16 MB; fewer where four times the cache's blocks are fewer."""
+LEAST_EVICTED, MOST_EVICTED = 1 << 10, 1 << 16
+"""Hashes of evicted blocks remembered: four times the cache's blocks, within these bounds (the latter some 11 MB)."""
 
 
 class Match(NamedTuple):
@@ -65,7 +65,7 @@ class KvCache:
         self.use = UseTotals()
         self.ghost = GhostCache(num_blocks, block_size) if enable_prefix_caching else None
         """Says what other numbers of blocks would have found."""
-        self._evicted = Evicted(min(4 * num_blocks, MOST_EVICTED))
+        self._evicted = Evicted(min(max(4 * num_blocks, LEAST_EVICTED), MOST_EVICTED))
         self._contents = Contents() if explain_salts else None
         self._groups = 0
 
@@ -183,7 +183,7 @@ class KvCache:
                 copies = ((match.source, destination),)
         table.ids = tuple(table.blocks)
         if self.ghost is not None:
-            table.found, table.followed = self.ghost.hold(table.hashes, self.num_held), len(table.hashes)
+            table.found, table.followed = self.ghost.hold(table.hashes), len(table.hashes)
         return copies
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
@@ -198,6 +198,8 @@ class KvCache:
             return False
         table.blocks.extend(taken)
         table.ids = tuple(table.blocks)
+        if self.ghost is not None:
+            self.ghost.settle(self.num_held)
         return True
 
     def index_computed(self, table: BlockTable, tokens: Sequence[int], computed: int) -> list[bytes]:
@@ -215,7 +217,7 @@ class KvCache:
                     self._contents.add(table.blocks[i], table.content(i, tokens, self.block_size))
         table.indexed = full
         if self.ghost is not None and full > table.followed:
-            self.ghost.hold(table.hashes[table.followed : full], self.num_held)
+            self.ghost.hold(table.hashes[table.followed : full])
             table.followed = full
         return filled
 
@@ -258,6 +260,8 @@ class KvCache:
         self.index.check_integrity()
         if self.ghost is not None:
             self.ghost.check_integrity()
+        if self._contents is not None:
+            assert all(self.index.hash_of(block) for block in self._contents), "a content without its block"
         counts = [0] * self.num_blocks
         for table in tables:
             assert table.ids == tuple(table.blocks), "a table's ids are stale"

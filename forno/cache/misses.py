@@ -9,6 +9,7 @@ operator asks for it (``--explain-salts``); otherwise such a look-up counts as n
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,7 +61,7 @@ class MissCounts:
 
 
 class Evicted:
-    """The hashes of the blocks overwritten last, ``size`` of them at most: some 250 bytes each."""
+    """The hashes of the blocks overwritten last, ``size`` of them at most: some 175 bytes each."""
 
     __slots__ = ("_hashes", "size")
 
@@ -99,6 +100,10 @@ class Contents:
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    def __iter__(self) -> Iterator[int]:
+        """The blocks."""
+        return iter(self._blocks)
 
     def add(self, block: int, content: bytes) -> None:
         self._blocks[block] = content

@@ -6,11 +6,14 @@ times are microseconds since the first step. Whatever began earlier is cut there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forno.observe.record import RequestRecord, StepRecord
+
+if TYPE_CHECKING:
+    from forno.observe.roofline import StepAnalysis
 
 ENGINE, REQUESTS = 1, 2
 """Process numbers of the two groups of tracks."""
@@ -29,17 +32,22 @@ class Part:
     args: dict[str, Any]
 
 
-def chrome_trace(steps: Sequence[StepRecord], requests: Iterable[RequestRecord], **about: Any) -> dict[str, Any]:
+def chrome_trace(
+    steps: Sequence[StepRecord],
+    requests: Iterable[RequestRecord],
+    analyses: Sequence[StepAnalysis] = (),
+    **about: Any,
+) -> dict[str, Any]:
     """The trace as a JSON-able object. ``steps`` are consecutive, oldest first; ``requests`` may hold any others too.
 
-    ``about`` is shown with the trace: the model, the version.
+    ``analyses`` are one per step, or none; ``about`` is shown with the trace: the model, the version.
     """
     events = [_name("process_name", ENGINE, 0, "engine"), _name("process_name", REQUESTS, 0, "requests")]
     if steps:
         window = _Window(steps[0].start, steps[-1].end)
         events.append(_name("thread_name", ENGINE, STEPS, "steps"))
-        for step in steps:
-            events += _step_events(window, step)
+        for i, step in enumerate(steps):
+            events += _step_events(window, step, analyses[i] if analyses else None)
         events += _request_events(window, steps, requests)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
@@ -59,7 +67,7 @@ class _Window:
         duration = round(max(self.at(end) - begin, 0.0), 3)
         return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": duration, "args": args}
 
-    def counter(self, name: str, time: float, values: dict[str, int]) -> Event:
+    def counter(self, name: str, time: float, values: Mapping[str, float]) -> Event:
         return {"ph": "C", "name": name, "pid": ENGINE, "tid": 0, "ts": self.at(time), "args": values}
 
     def instant(self, name: str, time: float, tid: int, args: dict[str, Any]) -> Event:
@@ -70,7 +78,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _step_events(window: _Window, step: StepRecord) -> Iterator[Event]:
+def _step_events(window: _Window, step: StepRecord, analysis: StepAnalysis | None) -> Iterator[Event]:
     prompt = sum([n for r, s, n in _rows(step) if s < r.num_prompt])
     total = sum(step.tokens)
     args: dict[str, Any] = {
@@ -81,6 +89,10 @@ def _step_events(window: _Window, step: StepRecord) -> Iterator[Event]:
     }
     if step.shortage is not None:
         args["first_waiting_lacks"] = str(step.shortage)
+    if analysis is not None:
+        share, predicted = round(analysis.share, 4), round(analysis.predicted * 1e3, 3)
+        args |= {"waited_for": str(analysis.label), "roofline_share": share, "predicted_ms": predicted}
+        yield window.counter("share of the roofline", step.planned, {"share": share})
     yield window.slice("step", step.start, step.end, ENGINE, STEPS, args)
     yield window.slice("schedule", step.start, step.planned, ENGINE, STEPS, {})
     yield window.slice("run", step.planned, step.computed, ENGINE, STEPS, {"cpu_ms": round(step.cpu_seconds * 1e3, 3)})

@@ -111,7 +111,7 @@ class StepRecord:
     mask_seconds: float
     """Of those, filling the masks of constraints."""
     cpu_seconds: float
-    """CPU time of the whole process during ``Runner.run``; below threads x seconds where others had the cores."""
+    """``StepResult.cpu_seconds``: below threads x seconds where others had the cores."""
     requests: tuple[RequestRecord, ...]
     """One per row of the plan, and so are the next two."""
     starts: tuple[int, ...]

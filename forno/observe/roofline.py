@@ -2,10 +2,9 @@
 
 A step's wall time is taken apart without a rest, into parts named by what would have to be better for the part to shrink:
 
-``starved``   The threads did not get their cores. While a step computes, every thread of the pool works or spins, so the
-              process should use ``threads`` seconds of CPU per second; what is missing of that, shared by the threads, is
-              time that the step would not have taken on a machine of its own. (Threads that sleep because one of them works
-              alone for long, as when it samples from many thousand tokens, are counted here too: a percent or so.)
+``starved``   The threads did not get their cores. Each reads its own clock of time on a core; what is missing there of the
+              step's time, while it did not sleep for want of work, is summed and shared by the threads: that much longer
+              the step took than it would have on a machine of its own.
 ``overhead``  Everything but the ops' work: scheduling, constraint masks, outputs and what else happens outside of the native
               call, as the step's clock readings say; and inside of it what the model knows to be fixed per step, op and row.
 ``weights``   Reading weights from memory.
@@ -135,8 +134,7 @@ class Roofline:
         clocks = np.array([(s.end - s.start, s.seconds, s.mask_seconds, s.cpu_seconds) for s in steps]).reshape(-1, 4).T
         wall, inside, masks, cpu = np.maximum(clocks, 0.0)
         measured = np.clip(inside - masks, 0.0, wall)
-        # Masks are filled by one thread while the others sleep, so they neither want nor use the others' cores.
-        starved = np.clip(measured - np.maximum(cpu - masks, 0.0) / self.threads, 0.0, measured)
+        starved = np.where(cpu > 0, np.clip(inside - cpu / self.threads, 0.0, measured), 0.0)
         scale = (measured - starved) / predicted.total
         work = np.stack([predicted.weights, predicted.kv, predicted.compute]) * scale
         parts = np.stack([*work, wall - work.sum(0) - starved, starved])

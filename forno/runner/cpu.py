@@ -138,16 +138,16 @@ class CpuRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises ``EngineError``, with nothing computed, for a plan that does not fit."""
-        started, used = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         errors: dict[int, Exception] = {}
         try:
             count, mask_seconds = self._run(plan, errors)
         except (ValueError, OverflowError) as error:
             raise EngineError(f"the step's plan does not fit: {error}") from error
         tokens, logprobs, prompt_logprobs = self._collect(plan, self._draws[:count], errors)
-        return StepResult(
-            tokens, logprobs, prompt_logprobs, errors, time.perf_counter() - started, mask_seconds, time.process_time() - used
-        )
+        seconds = time.perf_counter() - started
+        cpu_seconds = self.threads * seconds - self.executor.missing_seconds
+        return StepResult(tokens, logprobs, prompt_logprobs, errors, seconds, mask_seconds, cpu_seconds)
 
     def _run(self, plan: StepPlan, errors: dict[int, Exception]) -> tuple[int, float]:
         """Hand ``plan`` to the executor as arrays; returns the number of draws, and the seconds that masks took."""

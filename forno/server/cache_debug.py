@@ -59,6 +59,7 @@ class CacheState(Out, kw_only=True):
     hit_share: float | None
     """Of the prompt tokens looked up; null before the first."""
     misses: list[CacheMiss]
+    """By reason, of those that occurred."""
     curve: list[CacheSize]
     followed_share: float
     """Of the blocks, those that the curve is estimated from."""
@@ -77,7 +78,7 @@ def state_of(report: CacheReport, kv_bytes: int) -> CacheState:
     return CacheState(
         blocks=report.num_blocks,
         block_size=report.block_size,
-        gib=kv_bytes / GIB or None,
+        gib=round(kv_bytes / GIB, 3) or None,
         blocks_held=report.num_held,
         blocks_found=report.num_found,
         evictions=report.evictions,
@@ -87,6 +88,7 @@ def state_of(report: CacheReport, kv_bytes: int) -> CacheState:
         misses=[
             CacheMiss(reason=reason, lookups=count, missed_tokens=report.missed_tokens[reason])
             for reason, count in report.lookups.items()
+            if count
         ],
         curve=[
             CacheSize(

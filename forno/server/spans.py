@@ -7,6 +7,7 @@ times: no text. Imported only where an endpoint is configured.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
@@ -32,10 +33,16 @@ try:
 except ImportError as missing:
     raise ConfigError('--otlp-traces-endpoint needs OpenTelemetry: pip install "forno[otel]"') from missing
 
+log = logging.getLogger(__name__)
+
 QUEUED = 1024
 """Requests that wait to be sent, at most."""
-BATCH = 64
-"""Requests of one message."""
+BATCH = 256
+"""Requests of one message, at most."""
+DELAY_SECONDS = 1.0
+"""How long a span may wait for others to be sent with it."""
+IDLE_SECONDS = 0.5
+"""How often the thread looks whether it is to end."""
 SETTLE_SECONDS = 1.0
 """How long a request may take to leave the engine after its client left."""
 OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
@@ -121,31 +128,43 @@ class SpanSender:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Explain requests as they come, and send what there is once in ``DELAY_SECONDS``: a message costs more than a span."""
+        pending: list[ReadableSpan] = []
+        requests, due = 0, 0.0
         while True:
-            batch = self._next()
-            if not batch and self._closing.is_set():
+            request = self._next(max(due - time.monotonic(), 0.0) if pending else IDLE_SECONDS)
+            if request is not None and (spans := self._explained(request)):
+                pending += spans
+                requests += 1
+                due = due if requests > 1 else time.monotonic() + DELAY_SECONDS
+            closing = request is None and self._closing.is_set()
+            if requests and (closing or requests >= BATCH or time.monotonic() >= due):
+                self.counts["exported" if self._send(pending) else "failed"] += requests
+                pending, requests = [], 0
+            if closing:
                 return
-            if batch:
-                self._send(batch)
 
-    def _next(self) -> list[Finished]:
-        """What is queued; waits for the first."""
-        batch: list[Finished] = []
+    def _next(self, timeout: float) -> Finished | None:
         try:
-            batch.append(self._queue.get(timeout=0.5))
-            while len(batch) < BATCH:
-                batch.append(self._queue.get_nowait())
+            return self._queue.get_nowait() if self._closing.is_set() else self._queue.get(timeout=timeout)
         except Empty:
-            pass
-        return batch
+            return None
 
-    def _send(self, batch: list[Finished]) -> None:
+    def _explained(self, request: Finished) -> list[ReadableSpan]:
+        """Its spans; none if something in it was not foreseen, which must not end the thread."""
         try:
-            spans = [span for request in batch for span in self._spans(request)]
-            sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # whatever an exporter or a collector does must not end the thread
-            sent = False
-        self.counts["exported" if sent else "failed"] += len(batch)
+            return list(self._spans(request))
+        except Exception:
+            log.exception("the spans of %s could not be made", request.response)
+            self.counts["failed"] += 1
+            return []
+
+    def _send(self, spans: list[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception:  # whatever a collector does must not end the thread either
+            log.exception("spans could not be sent")
+            return False
 
     def _spans(self, request: Finished) -> Iterator[ReadableSpan]:
         self._settle(request.records)

@@ -26,7 +26,7 @@ async def trace(serving: Serving, body: None, call: Call) -> App:
     if not isinstance(recorder, Recorder):
         message = "this server was started with --no-record: it remembers no steps"
         raise HttpError(404, message, "invalid_request_error", code="not_recorded")
-    content = await off_loop(True, _encoded, recorder, serving.model, _steps(call.query, recorder.max_steps))
+    content = await off_loop(True, _encoded, serving, recorder, _steps(call.query, recorder.max_steps))
     return Body(content, headers={"content-disposition": 'attachment; filename="forno-trace.json"'})
 
 
@@ -41,7 +41,7 @@ def _steps(query: str, most: int) -> int:
     return int(text)
 
 
-def _encoded(recorder: Recorder, model: str, steps: int) -> bytes:
-    requests = [*recorder.finished(recorder.max_requests), *recorder.live()]
-    found = chrome_trace(recorder.steps(last=steps), requests, model=model, version=f"forno {__version__}")
-    return msgspec.json.encode(found)
+def _encoded(serving: Serving, recorder: Recorder, count: int) -> bytes:
+    steps, requests = recorder.steps(last=count), [*recorder.finished(recorder.max_requests), *recorder.live()]
+    analyses = serving.attribution.roofline.analyse(steps) if serving.attribution is not None else ()
+    return msgspec.json.encode(chrome_trace(steps, requests, analyses, model=serving.model, version=f"forno {__version__}"))

@@ -1,7 +1,7 @@
 """``forno doctor``: what this machine grants, how fast it is, and one sentence of advice per problem found.
 
 Measures with the same threads that serve; knows no model. Servers that are started later hold their steps against what it
-measured.
+measured, unless the machine was busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit status."""
     report = examine()
-    ceilings.remember(report["threads"], report["kernels_chosen"], ceilings.as_ceiling(report["measured"]))
+    if not _busy(report):
+        ceilings.remember(report["threads"], report["kernels_chosen"], ceilings.as_ceiling(report["measured"]))
     print(json.dumps(report, indent=2) if args.json else as_table(report))
     return 0
 
@@ -80,7 +81,7 @@ def advise(report: dict[str, Any]) -> list[str]:
             "Transparent huge pages are off: set /sys/kernel/mm/transparent_hugepage/enabled to madvise "
             "for faster weight and cache reads."
         )
-    if report["load"] > report["logical_cpus"] / 2:
+    if _busy(report):
         advice.append(
             f"Other work keeps this machine busy (load {report['load']:g} on {report['logical_cpus']} CPUs): "
             "the measured speeds are too low; measure again when it is idle."
@@ -91,6 +92,10 @@ def advise(report: dict[str, Any]) -> list[str]:
             "with --kv-cache-memory."
         )
     return advice
+
+
+def _busy(report: dict[str, Any]) -> bool:
+    return bool(report["load"] > report["logical_cpus"] / 2)
 
 
 def as_table(report: dict[str, Any]) -> str:

@@ -37,6 +37,8 @@ SHORTAGES = {
     "batch": "its batch",
 }
 """What ``waits_for`` names, in words."""
+OTHER_COLUMNS = 65
+"""What a table of requests needs beside their ids."""
 SUMMARY_COLUMNS = 80
 SUMMARY_ROWS = 13
 """Lines of the summary, its rule included."""
@@ -149,7 +151,7 @@ def _ceilings(state: State) -> str:
 
 def _counts(state: State) -> str:
     rate = (state.rates or {}).get("requests_per_s")
-    return f"{_number(state.running)} running, {_number(state.waiting)} waiting, {_number(rate, 2)} finished/s"
+    return f"{_number(state.running)} running, {_number(state.waiting)} waiting, {_number(rate, 1)} finished/s"
 
 
 def _rates(state: State) -> str:
@@ -174,11 +176,12 @@ def _requests(requests: Sequence[Asked], room: int, width: int) -> RenderableTyp
         return Text("no request is here", style="bright_black")
     shown = _fitting(requests, max(room - 1, 1))
     table = Table(box=None, padding=(0, 1), expand=True, header_style="bold", pad_edge=False)
-    table.add_column("request", no_wrap=True, ratio=3, min_width=12, overflow="ellipsis")
+    id_width = max(min(max(len(request.id) for request in shown), width - OTHER_COLUMNS), 12)  # whole, to be copied, if it fits
+    table.add_column("request", no_wrap=True, width=id_width, overflow="ellipsis")
     table.add_column("state", no_wrap=True, max_width=9, overflow="ellipsis")
     for name in ("prompt", "cached", "output", "age"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("waits for", no_wrap=True, ratio=4, overflow="ellipsis")
+    table.add_column("waits for", no_wrap=True, ratio=1, overflow="ellipsis")
     for request in shown:
         waits = request.state == "waiting" or request.waits_for is not None
         output = f"{_number(request.generated)}/{_number(request.max_tokens)}"

@@ -37,13 +37,14 @@ def real(num_blocks: int, jobs: list[Job], at_once: int) -> float:
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(sorted(WORKLOADS)), st.integers(0, 1 << 30), st.integers(240, 500), st.sampled_from([1, 3, 6]))
 def test_it_says_what_caches_of_other_sizes_find(workload: str, seed: int, num_blocks: int, at_once: int) -> None:
-    """Within five points, for every size that holds twice what runs at the same time: of a larger cache it does not know
-    the beginnings of blocks that would have been copied. Mostly it is within one."""
+    """Within four points of a real cache of that size, give or take a twentieth (a scan falls off a cliff), for every size
+    that holds twice what runs at the same time. Mostly it is within one point."""
     jobs = list(WORKLOADS[workload](random.Random(seed)))
     held = at_once * max(-(-(len(job.prompt) + len(job.answer)) // SIZE) for job in jobs)
     for blocks, share in curve(num_blocks, jobs, at_once).items():
         if blocks >= 2 * held:
-            assert share == pytest.approx(real(blocks, jobs, at_once), abs=0.05), f"{blocks} blocks"
+            found = [real(round(blocks * other), jobs, at_once) for other in (0.95, 1.05)]
+            assert min(found) - 0.04 <= share <= max(found) + 0.04, f"{blocks} blocks"
 
 
 @pytest.mark.parametrize("workload", ["rag", "rag, three tenants", "turns"])

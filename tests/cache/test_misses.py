@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from forno.cache import BlockTable, KvCache, Lookup, Miss
+from forno.cache import BlockTable, KvCache, Lookup, Miss, root_hash
 from forno.cache.misses import Contents, Evicted
 
 SIZE = 32
@@ -124,6 +126,65 @@ def test_each_look_up_is_counted_once_by_its_reason() -> None:
         Miss.NONE: (1, 1),
     }
     assert cache.queried_tokens - cache.hit_tokens == sum(cache.misses.tokens.values())
+
+
+def known_texts(cache: KvCache, salt: str) -> list[tuple[int, ...]]:
+    """Every text that a prompt under ``salt`` can find: chains of blocks from the root, put together again."""
+    texts, heads = [], [(root_hash(salt), ())]
+    while heads:
+        parent, before = heads.pop()
+        for tokens, block in cache.index._siblings.get(parent, ()):
+            texts.append((*before, *tokens))
+            if (digest := cache.index.hash_of(block)) is not None:
+                heads.append((digest, texts[-1]))
+    return texts
+
+
+def expected(cache: KvCache, prompt: tuple[int, ...], salt: str, computed: set[tuple[str, tuple[int, ...]]]) -> Lookup:
+    """The same by comparing with everything known. ``computed``: salt and text of all full blocks there ever were."""
+    size, last = cache.block_size, len(prompt) - 1
+    common = [
+        next((i for i, (a, b) in enumerate(zip(t, prompt, strict=False)) if a != b), None) for t in known_texts(cache, salt)
+    ]
+    ends = [min(len(t), last) if n is None else min(n, last) for t, n in zip(known_texts(cache, salt), common, strict=True)]
+    position = max(ends, default=0)
+    whole = position // size * size
+    matched = position if position - whole >= cache.index.least_common else whole
+    following = prompt[: whole + size] if whole + size <= last else None
+    if matched == last:
+        reason = Miss.NONE
+    elif position == last:
+        reason = Miss.SHORT
+    elif following and (salt, following) in computed:
+        reason = Miss.EVICTED
+    elif following and any(text[: whole + size] == following for other in SALTS for text in known_texts(cache, other)):
+        reason = Miss.SALT
+    elif position and any(n == position for n in common):
+        reason = Miss.DIVERGED
+    else:
+        reason = Miss.SHORT if len(prompt) < size and not position else Miss.NEVER_SEEN
+    return Lookup(matched, reason, position)
+
+
+SALTS = ("", "a", "b")
+requests = st.tuples(st.lists(st.integers(0, 2), max_size=5), st.integers(1, 70), st.sampled_from(SALTS))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(4, 20), st.lists(requests, min_size=1, max_size=25))
+def test_reasons_against_a_plain_search(num_blocks: int, drawn: list) -> None:
+    """Prompts that share beginnings and part anywhere, in caches so small that blocks are often overwritten."""
+    cache, computed = KvCache(num_blocks, 16, explain_salts=True), set[tuple[str, tuple[int, ...]]]()
+    for choices, length, salt in drawn:
+        prompt = tuple((choices[i // 16] if i // 16 < len(choices) else 0) * 10 + i for i in range(length))
+        prompt = (*prompt, *choices)
+        if cache.blocks_for(len(prompt)) > cache.num_free:
+            continue
+        wanted = expected(cache, prompt, salt, computed)
+        found = run(cache, prompt, salt)[0]
+        assert found == wanted
+        computed |= {(salt, prompt[:end]) for end in range(16, len(prompt) + 1, 16)}
+        cache.check_integrity([])
 
 
 def test_the_memory_of_evicted_blocks_is_bounded() -> None:

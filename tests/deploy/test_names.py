@@ -38,7 +38,7 @@ def test_every_metric_that_helps_to_decide_is_shown() -> None:
         "roofline_share",
         "step_prediction_drift",
         "slo_requests_total",
-        "kv_waste_share",
+        "kv_used_slot_steps_total",
     ):
         assert f"forno:{name}" in shown
     for name in ("ghost_cache_hit_share", "prefix_cache_missed_tokens_total", "startup_seconds", "ceiling"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from forno.cache import BlockTable, KvCache
@@ -66,7 +66,8 @@ def play(cache: KvCache, jobs: Iterator[Job], at_once: int) -> float:
     """Serve ``jobs`` in their order, ``at_once`` at a time as far as they fit; returns the share of prompt tokens found."""
     live: deque[Live] = deque()
     for job in jobs:
-        while len(live) >= at_once or (live and not _fits(cache, job)):
+        while len(live) >= at_once or not _fits(cache, job, live):
+            assert live, "a job is longer than the cache"
             _advance(cache, live)
         live.append(_admit(cache, job))
     while live:
@@ -75,9 +76,15 @@ def play(cache: KvCache, jobs: Iterator[Job], at_once: int) -> float:
     return cache.hit_tokens / cache.queried_tokens
 
 
-def _fits(cache: KvCache, job: Job) -> bool:
+def _fits(cache: KvCache, job: Job, live: Iterable[Live]) -> bool:
+    """Whether all will get what they need to their ends, and nobody computes the job's next block now."""
     table = cache.open(job.salt)
-    return cache.fits(table, cache.match(table, job.prompt).blocks, len(job.prompt) + len(job.answer))
+    matched = cache.match(table, job.prompt).blocks
+    following = table.hashes[len(matched) : len(matched) + 1]
+    if any(following and following[0] in one.table.hashes[one.table.indexed :] for one in live):
+        return False
+    bespoken = sum(cache.blocks_for(len(one.tokens)) - len(one.table.blocks) for one in live)
+    return cache.fits(table, matched, len(job.prompt) + len(job.answer), bespoken)
 
 
 def _admit(cache: KvCache, job: Job) -> Live:
@@ -85,18 +92,18 @@ def _admit(cache: KvCache, job: Job) -> Live:
     match = cache.match(table, job.prompt)
     lookup = cache.explain(table, job.prompt, match)
     cache.adopt(table, match)
-    assert cache.grow(table, len(job.prompt) + len(job.answer)), "too many at once for a cache this small"
     cache.count(table, lookup, job.prompt)
-    cache.index_computed(table, job.prompt, len(job.prompt))
-    return Live(job, table, job.prompt + job.answer, len(job.prompt))
+    return Live(job, table, job.prompt + job.answer, match.num_tokens)
 
 
 def _advance(cache: KvCache, live: deque[Live]) -> None:
-    """The first in the round computes some tokens of its answer, and leaves if that was all."""
+    """The first in the round computes a chunk of its prompt or some tokens of its answer, and leaves if that was all."""
     one = live.popleft()
-    one.computed = min(one.computed + 20, len(one.tokens) - 1)  # the last token of an answer is never fed back
+    end = len(one.tokens) - 1  # the last token of an answer is never fed back
+    one.computed = min(one.computed + (128 if one.computed < len(one.job.prompt) else 20), end)
+    assert cache.grow(one.table, one.computed), "it fitted when it was admitted"
     cache.index_computed(one.table, one.tokens, one.computed)
-    if one.computed == len(one.tokens) - 1:
+    if one.computed == end:
         cache.close(one.table, one.tokens, one.computed)
     else:
         live.append(one)

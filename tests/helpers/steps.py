@@ -36,7 +36,7 @@ def step_record(
         end=computed + output,
         seconds=seconds,
         mask_seconds=masks,
-        cpu_seconds=threads * (seconds - masks) + masks if cpu is None else cpu,
+        cpu_seconds=threads * seconds if cpu is None else cpu,
         requests=tuple(request_record(i, arrival) for i in range(len(spans))),
         starts=tuple(start for start, _ in spans),
         tokens=tuple(tokens for _, tokens in spans),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given, settings
@@ -179,6 +180,15 @@ def test_a_request_that_was_forgotten_has_its_steps() -> None:
     trace = chrome_trace([step(1, 10.0, [(forgotten, 50, 1)])], [])
     check_format(trace)
     assert names(trace, REQUESTS) == ["request 7", "decode"]
+
+
+def test_what_a_step_waited_for() -> None:
+    steps = [step(1, 10.0, [(request(1, 10.0), 0, 40)])]
+    analyses = [SimpleNamespace(label="weights", share=0.51239, predicted=0.0071)]
+    trace = chrome_trace(steps, [], analyses)
+    check_format(trace)
+    [args] = [e["args"] for e in trace["traceEvents"] if e["ph"] == "X" and e["name"] == "step"]
+    assert (args["waited_for"], args["roofline_share"], args["predicted_ms"]) == ("weights", 0.5124, 7.1)
 
 
 def test_nothing_yet() -> None:

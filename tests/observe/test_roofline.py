@@ -69,7 +69,8 @@ def test_missing_processor_time_is_starved_and_nothing_else() -> None:
     assert starved.parts["starved"] == pytest.approx(0.005)
     for label in LABELS[:-1]:
         assert starved.parts[label] == pytest.approx(fair.parts[label])
-    assert ROOFLINE.analyse([step_record(DECODE, seconds=0.01, cpu=0.0)])[0].label == "starved"
+    assert ROOFLINE.analyse([step_record(DECODE, seconds=0.01, cpu=0.001)])[0].label == "starved"
+    assert ROOFLINE.analyse([step_record(DECODE, seconds=0.01, cpu=0.0)])[0].parts["starved"] == 0, "0 is unknown"
 
 
 def test_labels_follow_what_binds() -> None:

@@ -292,3 +292,11 @@ def test_a_step_allocates_nothing(isa: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_denormals_and_float_mode_are_the_callers_own(runner: CpuRunner) -> None:
     generate(runner, request(PROMPT), 1)
     assert np.float32(1e-40) * np.float32(1.0) > 0
+
+
+def test_a_result_says_how_long_the_threads_had_cores() -> None:
+    runner = Model.tiny().runner(threads=2)
+    slot = runner.admit(request((1, 2, 3)))
+    result = runner.run(StepPlan((Row(slot, 0, 3, (0,), True),)))
+    assert 0 < result.cpu_seconds <= 2 * result.seconds
+    assert runner.executor.missing_seconds == pytest.approx(2 * result.seconds - result.cpu_seconds)

@@ -92,7 +92,7 @@ class Run(RuleBasedStateMachine):
         self.clock = Clock()
         self.runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
         if reservation == "paged":
-            cache = KvCache(num_blocks, BLOCK, caching)
+            cache = KvCache(num_blocks, BLOCK, caching, explain_salts=True)
         else:
             cache = ContiguousCache(num_blocks, BLOCK, 60, as_asked=reservation == "as asked")
         self.scheduler = Scheduler(config, cache, 60, self.clock, speculative=speculative)

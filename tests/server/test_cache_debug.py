@@ -32,11 +32,11 @@ def test_hits_misses_and_other_sizes(model_path: Path) -> None:
         found, metrics = state(server), scrape(server)
     assert (found["prompt_tokens"], found["hit_tokens"], found["hit_share"]) == (202, 100, 0.495)
     misses = {m["reason"]: (m["lookups"], m["missed_tokens"]) for m in found["misses"]}
-    assert {reason: counts for reason, counts in misses.items() if counts[0]} == {"never_seen": (1, 101), "none": (1, 1)}
+    assert misses == {"never_seen": (1, 101), "none": (1, 1)}
     assert found["gib"] > 0
     for point in found["curve"]:
         assert point["hit_share"] == 0.495
-        assert point["gib"] == pytest.approx(found["gib"] * point["blocks"] / found["blocks"], abs=0.001)
+        assert point["gib"] == pytest.approx(found["gib"] * point["blocks"] / found["blocks"], abs=0.02)
     assert [point["scale"] for point in found["curve"]] == [0.25, 0.5, 1, 2, 4, 8, 16]
     assert found["waste"]["reserved_tokens"] == 0, "nobody runs"
     assert 0 < found["waste"]["mean_waste_share"] < 0.5
@@ -68,7 +68,7 @@ def test_contiguous_reservation_gives_the_same_answers(model_path: Path, server:
         found = state(other)
     assert [answer["choices"] for answer in answers] == [expected["choices"]] * 2
     assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert [m["lookups"] for m in found["misses"] if m["reason"] == "disabled"] == [2]
+    assert [(m["reason"], m["lookups"]) for m in found["misses"]] == [("disabled", 2)]
     assert (found["waste"]["mean_waste_share"] > 0.9) == (reservation == "contiguous")
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import os
 import tempfile
+import time
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,15 @@ from forno import _native, env
 from forno.kernels.cpu import cpuinfo
 from forno.program.ceiling import Ceiling
 
+log = logging.getLogger(__name__)
+
 SECONDS = 0.2
 """Length of each of the long measurements."""
 QUICK_SECONDS = {"dram_read": 0.04, "l3_read": 0.015, "int8": 0.015, "bf16": 0.015, "fp32": 0.015}
 REPEATS = 2
 """Of the short ones, the best of so many is within 5 % of a long one; a fifth of a second in all."""
+UNDISTURBED = 0.9
+"""Share of the threads' time on their cores below which a measurement is not remembered."""
 _SPIN_US = 50
 _MIB = 1 << 20
 
@@ -48,12 +54,20 @@ def as_ceiling(found: dict[str, float | None]) -> Ceiling:
 
 def known(threads: int, isa: str, directory: Path | None = None) -> Ceiling:
     """What was measured on this machine before, else a quick measurement, which is remembered in ``directory`` (default:
-    forno's cache directory). Remembered, it costs well under a millisecond; measured, about a quarter of a second."""
+    forno's cache directory). Remembered, it costs well under a millisecond; measured, about a quarter of a second.
+
+    A measurement during which others had our cores is too low, so the next call makes another.
+    """
     path, key = _file(threads, isa, directory)
     ceiling = _read(path, key)
     if ceiling is None:
+        used, started = time.process_time(), time.perf_counter()
         ceiling = as_ceiling(_measure(threads, isa, QUICK_SECONDS, REPEATS))
-        _write(path, key, ceiling)
+        share = (time.process_time() - used) / (time.perf_counter() - started) / threads
+        if share >= UNDISTURBED:
+            _write(path, key, ceiling)
+        else:
+            log.info("the machine's ceilings were measured while others used its cores, and are not remembered: %s", ceiling)
     return ceiling
 
 

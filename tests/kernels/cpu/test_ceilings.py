@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,19 @@ def test_what_a_machine_lacks_is_replaced() -> None:
 
 def test_a_quick_measurement_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "QUICK_SECONDS", dict.fromkeys(ceilings.QUICK_SECONDS, 0.001))
+    monkeypatch.setattr(ceilings, "UNDISTURBED", 0.0)
     first = ceilings.known(1, "portable", tmp_path / "new")
     (file,) = (tmp_path / "new").iterdir()
     monkeypatch.setattr(ceilings, "_measure", None)
     assert ceilings.known(1, "portable", tmp_path / "new") == first
     assert json.loads(file.read_text())["of"]["isa"] == "portable"
+
+
+def test_a_disturbed_measurement_is_not_remembered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.unlink()
+    monkeypatch.setattr(ceilings, "UNDISTURBED", math.inf)
+    assert ceilings.known(2, "portable", file.parent) == MEASURED
+    assert not list(file.parent.iterdir())
 
 
 def test_what_was_measured_otherwise_is_answered(tmp_path: Path) -> None:
@@ -47,6 +56,7 @@ def test_what_was_measured_otherwise_is_answered(tmp_path: Path) -> None:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A remembered ceiling; measuring gives another."""
     ceilings.remember(2, "portable", RATES, tmp_path)
+    monkeypatch.setattr(ceilings, "UNDISTURBED", 0.0)
     found = {"int8": 9.0, "bf16": 9.0, "fp32": 9.0, "dram_read": 9.0, "l3_read": 9.0}
     monkeypatch.setattr(ceilings, "_measure", lambda *_: found)
     (file,) = tmp_path.iterdir()

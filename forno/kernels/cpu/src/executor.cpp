@@ -62,6 +62,7 @@ Executor::Executor(const ExecutorConfig& config)
   spans_.resize(config.max_rows);
   outputs_.resize(config.max_rows);
   draws_.resize(config.max_rows);
+  missing_.resize(config.threads);
   read_blocks_.reserve(config.num_blocks);
 }
 
@@ -267,7 +268,14 @@ int32_t Executor::run(const StepInput& input) {
   check(input);
   build(input);
   prefault_.pause(kStepPause);
-  pool_.run([&](Worker& worker) { walk(input, worker); });
+  const int64_t started = now_ns();
+  pool_.run([&](Worker& worker) {
+    const int64_t before = core_ns();
+    worker.slept_ns = 0;
+    walk(input, worker);
+    const int64_t present = core_ns() - before + worker.slept_ns;
+    missing_[worker.id].ns = std::max<int64_t>(0, now_ns() - started - present);
+  });
   prefault_.pause(kIdlePause);
   append_tokens(input);
   return step_.num_outputs;

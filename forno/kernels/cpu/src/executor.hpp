@@ -112,6 +112,14 @@ class Executor {
   const std::vector<int64_t>& measured() const { return measured_; }  // of the last measured step, per record
   int64_t allocations() const { return allocations_; }  // in the last step whose instructions were counted
 
+  // Time of the last step in which workers had no core, summed: since its start, neither computing nor waiting for a phase
+  // to end.
+  int64_t missing_ns() const {
+    int64_t total = 0;
+    for (const Missing& m : missing_) total += m.ns;
+    return total;
+  }
+
   // Whether sequences that share leading blocks read them once. Changes no result; off only to measure what it is worth.
   void share_prefixes(bool on) { sharing_ = on; }
 
@@ -155,6 +163,8 @@ class Executor {
   RequestTable requests_;
 
   // The current step. Sized for max_rows once.
+  struct alignas(128) Missing { int64_t ns = 0; };
+  std::vector<Missing> missing_;  // by worker
   int64_t step_number_ = 0;
   Step step_{};
   std::vector<int32_t> token_ids_, positions_, row_span_;

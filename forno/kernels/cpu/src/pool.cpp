@@ -34,27 +34,29 @@ void futex(void* word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
 }
 
-// Returns once over() is true. `word` changes from `seen` when that happens, and whoever changes it then wakes sleepers.
+// Returns once over() is true, and how long it slept. `word` changes from `seen` when that happens, and whoever changes it then wakes sleepers.
 template <class F>
-void wait_until(F&& over, void* word, uint32_t seen, std::atomic<int32_t>& sleepers, int64_t spin_ns) {
-  if (over()) return;
+int64_t wait_until(F&& over, void* word, uint32_t seen, std::atomic<int32_t>& sleepers, int64_t spin_ns) {
+  if (over()) return 0;
   if (spin_ns > 0) {
     const int64_t deadline = now_ns() + spin_ns;
     do {
       for (int i = 0; i < kPausesPerClock; ++i) {
         pause();
-        if (over()) return;
+        if (over()) return 0;
       }
     } while (now_ns() < deadline);
   }
   for (int i = 0; i < kYields; ++i) {
     sched_yield();
-    if (over()) return;
+    if (over()) return 0;
   }
+  const int64_t asleep = now_ns();
   // Sequentially consistent on both sides: either the waker sees this sleeper, or this thread sees the new value.
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   while (!over()) futex(word, FUTEX_WAIT, seen);
   sleepers.fetch_sub(1, std::memory_order_relaxed);
+  return now_ns() - asleep;
 }
 
 void wake(void* word, const std::atomic<int32_t>& sleepers) {
@@ -211,7 +213,7 @@ void Pool::leave(Worker& worker) {
     break;
   }
   auto over = [&] { return uint32_t(phase_.load(std::memory_order_seq_cst) >> 32) != mine; };
-  wait_until(over, number, mine, phase_sleepers_, spin_ns_);
+  worker.slept_ns += wait_until(over, number, mine, phase_sleepers_, spin_ns_);
 }
 
 }  // namespace forno

@@ -53,6 +53,7 @@ struct Worker {
   size_t scratch_bytes;   // at least kScratchBytes
   int32_t* ticket;        // counters on cache lines of their own
   PageFetch pages = {};
+  int64_t slept_ns = 0;   // in phases that ended later, since somebody set it
 };
 constexpr int32_t kTicketStride = 32;
 constexpr size_t kScratchBytes = size_t(4) << 20;

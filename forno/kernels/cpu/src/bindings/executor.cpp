@@ -341,6 +341,8 @@ void bind_executor(nb::module_& m) {
       .def("op_instructions", [](Builder& b) { return b.executor().measured(); })
       .def_prop_ro("allocations", [](Builder& b) { return b.executor().allocations(); },
                    "Calls for memory in the last step whose instructions were counted.")
+      .def_prop_ro("missing_seconds", [](Builder& b) { return double(b.executor().missing_ns()) * 1e-9; },
+                   "Time of the last step in which workers had no core, summed.")
       .def("prefault", [](Builder& b, uint64_t bytes) { b.executor().prefault(size_t(bytes)); }, nb::arg("bytes"))
       .def_prop_ro("prefaulted", [](Builder& b) { return b.executor().prefaulted(); })
       .def_prop_ro("kv_bytes", [](Builder& b) { return b.executor().kv_bytes(); })
