@@ -111,7 +111,7 @@ class GhostCache:
     def leave(self, parent: bytes, tokens: Sequence[int]) -> None:
         """The block after ``parent`` holds the beginning ``tokens``, and can be found by it from now on. Before ``release``."""
         digest = block_hash(parent, tokens)
-        if self._follows(digest) and digest not in self._held:
+        if self._follows(digest):
             self._remove(digest)
             self._pieces[0][digest] = None
             self._ends[parent], self._before[digest] = (len(tokens), digest), parent
