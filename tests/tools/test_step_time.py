@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.models import MODELS
 from forno.__main__ import main
 from forno.kernels.cpu import ceilings
+from forno.models import build_program
+from forno.program import passes
 from forno.program.ceiling import Ceiling
 from forno.program.shape import StepShape
 from forno.tools import step_time
@@ -30,9 +33,10 @@ def test_parts_and_kinds_are_the_whole() -> None:
 
 
 def test_what_is_hidden_is_said() -> None:
-    program = Model.tiny(format="q8_0", kv="float32").program
+    program = build_program(MODELS["smollm2-135m"])
+    program = passes.apply(program.with_formats(dict.fromkeys(program.weights, "q4_1")))
     assert "hidden" not in step_time.as_table(step_time.predict(program, StepShape.decode(1, 200)))
-    assert "hidden behind others" in step_time.as_table(step_time.predict(program, StepShape.decode(64, 200)))
+    assert "hidden behind others" in step_time.as_table(step_time.predict(program, StepShape.decode(32, 600)))
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
