@@ -7,7 +7,7 @@ MODEL ?= smollm2-135m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve build test test-slow test-hf test-prometheus format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-steps bench-counts bench-streaming lm-eval clean
+.PHONY: help serve build test test-slow test-hf test-prometheus format lint types sanitize bench bench-qwen bench-peers bench-llamacpp bench-accuracy bench-codecs bench-kernels bench-steps bench-counts bench-streaming bench-recording bench-explained lm-eval clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -113,6 +113,12 @@ bench-streaming: build ## Measure what streaming costs besides the kernels
 LM_EVAL := $(VENV)-lm-eval
 $(LM_EVAL)/bin/lm_eval: | $(LM_EVAL)/bin/python
 	$(LM_EVAL)/bin/python -m pip install -q "lm_eval[api]>=0.4.9"
+
+bench-recording: build ## Measure what recording steps and requests costs, on against off
+	@$(BIN)/python -m benchmarks.recording --model $(MODEL) $(ARGS)
+
+bench-explained: build ## Hold explanations of 200 random requests against what their clients measured
+	@$(BIN)/python -m benchmarks.explained --model $(MODEL) $(ARGS)
 
 lm-eval: $(LM_EVAL)/bin/lm_eval ## Run a small lm-eval task against the server on PORT
 	HF_DATASETS_OFFLINE=1 $(LM_EVAL)/bin/lm_eval run --model local-completions --include_path benchmarks/lm_eval \

@@ -16,8 +16,8 @@ from forno.observe.record import Shortage
 
 LEAST_SHARE = 0.01
 """Of the request's time: what saves less is not worth saying."""
-UNSURE = 0.5
-"""Weight in the order of what is only an upper bound."""
+UNSURE, LESS = 0.5, 0.2
+"""Weights in the order: of what is only an upper bound, and of asking for less, which helps always and costs what is asked."""
 GENTLE_STRETCH = 1.25
 """``--mixed-step-stretch`` at which prompts hardly disturb."""
 
@@ -34,6 +34,8 @@ class Advice:
     """The option to set, with its value; nothing where the client must change."""
     at_most: bool = False
     """Whether ``saves`` is an upper bound: what is really gained depends on traffic."""
+    weight: float = 1.0
+    """Of its seconds when it is compared with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def advise(found: Explanation, settings: Settings, predict: Predict = by_tokens,
     """The ``count`` changes that would have helped most."""
     adviser = _Adviser(found, settings, predict)
     worth = [a for a in adviser.candidates() if a.saves > LEAST_SHARE * found.seconds]
-    worth.sort(key=lambda a: a.saves * (UNSURE if a.at_most else 1.0), reverse=True)
+    worth.sort(key=lambda a: a.saves * a.weight * (UNSURE if a.at_most else 1.0), reverse=True)
     chosen: dict[str, Advice] = {}
     for advice in worth:  # an option goes one way only
         chosen.setdefault(advice.flag.split(" ")[0] or advice.change, advice)
@@ -168,7 +170,7 @@ class _Adviser:
         yield Advice(
             f"Send a shorter prompt: each token that is not cached takes {each:.2g} ms; half of them are counted here.",
             prefill / 2,
-            at_most=True,
+            weight=LESS,
         )
 
     def _decode(self) -> Iterator[Advice]:
@@ -193,7 +195,7 @@ class _Adviser:
         if record.num_generated > 1:
             each = found.of(Kind.DECODE, Kind.SLOWED) / record.num_generated
             change = f"Ask for a shorter answer: each token took {1000 * each:.2g} ms; a quarter of them are counted here."
-            yield Advice(change, each * record.num_generated / 4, at_most=True)
+            yield Advice(change, each * record.num_generated / 4, weight=LESS)
         whose = "the schema of its own constraint" if record.constrained else "the schemas of others"
         yield Advice(f"Simplify {whose}: finding out which tokens it allows held up the steps.", found.of(Kind.CONSTRAINED))
 
