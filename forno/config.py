@@ -14,6 +14,8 @@ from typing import Any
 from forno.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m"
+LEAST_MIXED = 32
+"""Rows that a step with prompt tokens may always have: fewer would leave a CPU's arithmetic units half idle."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:

@@ -116,7 +116,7 @@ def assemble(runner: Runner, tokenizer: Any, config: EngineConfig, clock: Callab
     def detokenizer(request: Request) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(tokenizer, request.prompt, skip_special_tokens=True)
 
-    recorder = Recorder(clock, block_size=runner.block_size) if config.observe.record else Silent()
+    recorder = Recorder(clock) if config.observe.record else Silent()
     cache = kv_cache(config.cache, runner)
     scheduler = Scheduler(config.scheduler, cache, runner.max_model_len, clock, recorder, config.speculative)
     return Engine(runner, scheduler, OutputProcessor(detokenizer, StopStrings), recorder)

@@ -79,13 +79,15 @@ class Engine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; returns what it added to each request that has something new."""
-        self.recorder.begin()
+        clock = self.clock
+        started = clock()
         plan = self.scheduler.schedule()
-        self.recorder.planned(self.scheduler)
+        planned = clock()
         result = self.runner.run(plan) if plan.rows else NOTHING
-        self.recorder.computed()
+        computed = clock()
         outputs = self.output.collect(self.scheduler.commit(plan, result))
-        self.recorder.end(plan, result)
+        if plan.rows:
+            self.recorder.step(plan, result, (started, planned, computed, clock()), self.scheduler)
         self.collector.step(plan, result, outputs)
         for output in outputs:
             if output.finish_reason is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forno.cache.misses import Miss
-from forno.config import SchedulerConfig
+from forno.config import LEAST_MIXED, SchedulerConfig
 from forno.observe.explain import ENGINE, Explanation, Kind, Predict, by_tokens
 from forno.observe.record import Shortage
 
@@ -95,9 +95,9 @@ class _Adviser:
             else f"--max-num-batched-tokens {2 * config.max_num_batched_tokens}"
         )
         yield Advice(
-            "Give prompts a larger share of each step: it waited while the steps' tokens went to others. "
-            "Streams that decode meanwhile get slower.",
-            self._waited(Shortage.TOKENS) / 2,
+            "Give prompts a larger share of each step: it waited while another's prompt was computed in small chunks, beside "
+            "answers. Those then get slower.",
+            min(found.waited_for_decodes, self._waited(Shortage.TOKENS)) / 2,
             flag,
         )
         yield Advice(
@@ -174,15 +174,8 @@ class _Adviser:
         )
 
     def _decode(self) -> Iterator[Advice]:
-        found, config, record = self.found, self.settings.scheduler, self.found.record
-        slowed, stretch = found.of(Kind.SLOWED), config.mixed_step_stretch
-        if stretch > GENTLE_STRETCH or not stretch:
-            kept = (GENTLE_STRETCH - 1) / (stretch - 1) if stretch else 0.5
-            change = "Let prompts disturb running answers less: the prompts of others then take longer to begin."
-            yield Advice(change, slowed * (1 - kept), f"--mixed-step-stretch {GENTLE_STRETCH}")
-        elif slowed:
-            change = "Compute the prompts of others in smaller chunks: they then take longer to begin."
-            yield Advice(change, slowed / 2, "--long-prefill-token-threshold 32")
+        found, record = self.found, self.found.record
+        yield from self._prompts_of_others()
         rows = round(found.decode_rows)
         if rows >= 2 and not self._waited(Shortage.SEATS):
             fewer = max(1, rows // 2)
@@ -198,6 +191,27 @@ class _Adviser:
             yield Advice(change, each * record.num_generated / 4, weight=LESS)
         whose = "the schema of its own constraint" if record.constrained else "the schemas of others"
         yield Advice(f"Simplify {whose}: finding out which tokens it allows held up the steps.", found.of(Kind.CONSTRAINED))
+
+    def _prompts_of_others(self) -> Iterator[Advice]:
+        found, stretch = self.found, self.settings.scheduler.mixed_step_stretch
+        if not found.slowed_steps:
+            return
+        each = found.slowed_tokens / found.slowed_steps
+        if stretch > GENTLE_STRETCH:
+            least = max(0.0, LEAST_MIXED - found.decode_rows) / each
+            kept = self._spread(max((GENTLE_STRETCH - 1) / (stretch - 1), least))
+            change = "Let prompts disturb running answers less: the prompts of others then take longer to begin."
+            yield Advice(change, found.of(Kind.SLOWED) * (1 - kept), f"--mixed-step-stretch {GENTLE_STRETCH}")
+        chunk = max(1, round(each / 4))
+        change = f"Compute the prompts of others in smaller chunks than the {each:.0f} tokens of now: they then take longer."
+        saved = found.of(Kind.SLOWED) * (1 - self._spread(chunk / each))
+        yield Advice(change, saved, f"--long-prefill-token-threshold {chunk}", at_most=True)
+
+    def _spread(self, kept: float) -> float:
+        """What is left of the disturbance if each step has only a share ``kept`` of the prompt tokens: those of the others
+        come in later steps instead, as far as there are any before this answer ends."""
+        steps = self.found.slowed_steps
+        return 1.0 if kept >= 1 else kept * min(self.found.decode_steps, steps / kept) / steps
 
     def _outside(self) -> Iterator[Advice]:
         found = self.found

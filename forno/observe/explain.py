@@ -124,10 +124,17 @@ class Explanation:
     parts: dict[Kind, Part] = field(default_factory=dict)
     waited_for: dict[str, float] = field(default_factory=dict)
     """Seconds in the queue by what was lacking: a ``Shortage``, or the end of the step that was running."""
+    waited_for_decodes: float = 0.0
+    """Of the seconds that it waited for tokens of steps, those that the steps spent on anything but prompts: about what
+    fewer, larger chunks would spare."""
     chunks: list[Chunk] = field(default_factory=list)
     decode_steps: int = 0
     decode_alone: float = 0.0
     """What its decode steps would have taken without any other request, by the cost model."""
+    slowed_steps: int = 0
+    """Decode steps in which others' prompts were computed too,"""
+    slowed_tokens: int = 0
+    """and the tokens of those."""
     decode_rows: float = 0.0
     """Requests in a decode step, on average, itself included."""
 
@@ -299,9 +306,13 @@ class _Engine:
         lacking: str = CURRENT_STEP if came_later or record.shortage is None else record.shortage
         if self._is_parked(step):
             lacking = Shortage.PREFIX
-        self._wait(record.end, lacking, step.tokens(range(len(record.requests))), record.number)
+        tokens = step.tokens(range(len(record.requests)))
+        seconds = self._wait(record.end, lacking, tokens, record.number)
+        if lacking == Shortage.TOKENS:
+            prompts = sum(step.tokens(step.prompts).values())
+            self.found.waited_for_decodes += seconds * (1 - prompts / (WEIGHTS + sum(tokens.values())))
 
-    def _wait(self, until: float, lacking: str, shares: dict[str, int], step: int = 0) -> None:
+    def _wait(self, until: float, lacking: str, shares: dict[str, int], step: int = 0) -> float:
         kind, self.phase = Kind.QUEUED, Phase.WAITING
         if self._is_waiting(until) and any(at < until for at, _ in self.record.preempted):
             kind, self.phase = Kind.PREEMPTED, Phase.PREEMPTED
@@ -309,6 +320,7 @@ class _Engine:
         if seconds:
             self.found.waited_for[lacking] = self.found.waited_for.get(lacking, 0.0) + seconds
             self.found.blame(kind, seconds, shares)
+        return seconds
 
     def _is_waiting(self, time: float) -> bool:
         """Whether it holds no blocks right before ``time``."""
@@ -359,6 +371,9 @@ class _Engine:
         found, record = self.found, step.record
         found.cut(until, Kind.DECODE, self.phase, record.number)
         slowed = found.cut(record.computed, Kind.SLOWED, self.phase, record.number)
-        found.blame(Kind.SLOWED, slowed, step.tokens(step.prompts))
+        prompts = step.tokens(step.prompts)
+        found.blame(Kind.SLOWED, slowed, prompts)
+        found.slowed_steps += bool(prompts)
+        found.slowed_tokens += sum(prompts.values())
         found.decode_steps += 1
         self.rows += len(step.rows)

@@ -81,7 +81,7 @@ class RequestRecord:
 
 
 class Pressure(NamedTuple):
-    """What the scheduler leaves behind a plan."""
+    """What a step leaves behind."""
 
     waiting: int
     """Requests that are left waiting."""
@@ -89,6 +89,8 @@ class Pressure(NamedTuple):
     """What the first of those waits for."""
     kv_reserved: int
     """Token slots in the blocks that running requests hold."""
+    kv_used: int
+    """Of those, slots that hold a token."""
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 from struct import Struct
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from forno.request import Request, RequestOutput, StepPlan, StepResult
 
 _STEP = Struct("=q7d8q")
 """A step's number, its seven times, its counts, and where its rows are: 128 bytes."""
+_REQUEST, _START, _NUM_TOKENS, _SAMPLE = map(attrgetter, ("request", "start", "num_tokens", "sample"))
 _SHORTAGES = (None, *Shortage)
 _SHORTAGE_CODES = {shortage: code for code, shortage in enumerate(_SHORTAGES)}
 ROWS_PER_STEP = 16
@@ -31,7 +33,7 @@ class Pressed(Protocol):
     """Who knows what the plan left behind: the scheduler."""
 
     def pressure(self) -> Pressure:
-        """Right after a plan was made."""
+        """After the step that was computed last."""
 
 
 class Silent:
@@ -105,27 +107,19 @@ class Silent:
         """The last ``count`` requests that are over, oldest first."""
         return []
 
-    # -- a step, in this order ----------------------------------------------------------------------------------
+    # -- steps: the engine tells --------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """A step begins."""
-
-    def planned(self, scheduler: Pressed) -> None:
-        """The scheduler has a plan."""
-
-    def computed(self) -> None:
-        """The runner is done."""
-
-    def end(self, plan: StepPlan, result: StepResult) -> None:
-        """The outputs are made."""
+    def step(self, plan: StepPlan, result: StepResult, times: tuple[float, float, float, float], scheduler: Pressed) -> None:
+        """A step is over: ``times`` say when it began, was planned, was computed, and when its outputs were made."""
 
 
 class Recorder(Silent):
     """The last ``max_steps`` steps, with ``ROWS_PER_STEP`` rows each on average, the last ``max_requests`` that are over,
     and all that are live.
 
-    Memory at the default sizes, once full: 2 MiB of steps, 3 MiB of rows, about 3 MiB of requests. A step costs about three
-    microseconds and a tenth of one per row; steps are kept packed, so that the garbage collector has nothing to visit.
+    Memory at the default sizes, once full: 2 MiB of steps, 3 MiB of rows, about 3 MiB of requests. A step costs about two
+    microseconds and a tenth of one per row, some ten times as much where the step has emptied the processor's caches; steps
+    are kept packed, so that the garbage collector has nothing to visit.
     """
 
     recording = True
@@ -135,10 +129,9 @@ class Recorder(Silent):
         clock: Callable[[], float] = time.monotonic,
         max_steps: int = 16384,
         max_requests: int = 4096,
-        block_size: int = 1,
     ) -> None:
         self.clock = clock
-        self.max_steps, self.max_requests, self.block_size = max_steps, max_requests, block_size
+        self.max_steps, self.max_requests = max_steps, max_requests
         self.num_steps = 0
         """Steps ever recorded: also the number of the last one."""
         self._steps = bytearray(_STEP.size * max_steps)
@@ -152,8 +145,6 @@ class Recorder(Silent):
         self._serials: dict[int, int] = {}
         """The runner's index to the serial."""
         self._serial = 0
-        self._start = self._planned = self._computed = 0.0
-        self._pressure = Pressure(0, None, 0)
 
     # -- requests, as the engine's thread tells -----------------------------------------------------------------
 
@@ -216,45 +207,32 @@ class Recorder(Silent):
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        self._start = self.clock()
-
-    def planned(self, scheduler: Pressed) -> None:
-        self._pressure = scheduler.pressure()
-        self._planned = self.clock()
-
-    def computed(self) -> None:
-        self._computed = self.clock()
-
-    def end(self, plan: StepPlan, result: StepResult) -> None:
+    def step(self, plan: StepPlan, result: StepResult, times: tuple[float, float, float, float], scheduler: Pressed) -> None:
+        # After a step the caches hold the model's weights and nothing else, so what counts here is how much code and data
+        # is touched, not how often: columns are read by C functions, and packed by one.
         rows = plan.rows
-        if not rows:
-            return
-        serials = self._serials
-        starts, tokens = [row.start for row in rows], [row.num_tokens for row in rows]
-        entries = array("I", [*[serials[row.request] for row in rows], *starts, *tokens])
+        entries = array("I", map(self._serials.__getitem__, map(_REQUEST, rows)))
+        entries.extend(map(_START, rows))
+        entries.extend(map(_NUM_TOKENS, rows))
         at = self._claim(len(entries))
         self._rows[at % len(self._rows) : at % len(self._rows) + len(entries)] = entries
-        unused = self.block_size * sum([len(row.blocks) for row in rows]) - sum(starts) - sum(tokens)
-        waiting, shortage, reserved = self._pressure
+        drafts = plan.num_drafts
+        waiting, shortage, reserved, used = scheduler.pressure()
         number = self.num_steps + 1
         _STEP.pack_into(
             self._steps,
             number % self.max_steps * _STEP.size,
             number,
-            self._start,
-            self._planned,
-            self._computed,
-            self.clock(),
+            *times,
             result.seconds,
             result.mask_seconds,
             result.cpu_seconds,
-            sum([row.sample and len(row.drafts) + 1 for row in rows]),
-            plan.num_drafts,
+            sum(map(_SAMPLE, rows)) + drafts,
+            drafts,
             waiting,
             _SHORTAGE_CODES[shortage],
             reserved,
-            reserved - unused,
+            used,
             at,
             len(rows),
         )

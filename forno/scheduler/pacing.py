@@ -6,10 +6,8 @@ context a prompt is. Knows counts and seconds; no result depends on it, since no
 
 from __future__ import annotations
 
-from forno.config import SchedulerConfig
+from forno.config import LEAST_MIXED, SchedulerConfig
 
-LEAST_MIXED = 32
-"""Rows that a step with prompt tokens may always have: fewer would leave a CPU's arithmetic units half idle."""
 WEIGHTS = 8
 """Reading the weights takes a step as long as this many decodes take in a large batch."""
 FIRST_RATIO = 1.3

@@ -180,9 +180,9 @@ class Scheduler:
         return updates
 
     def pressure(self) -> Pressure:
-        """What the plan just made leaves waiting, and for what; which blocks are held."""
-        reserved = (self.cache.num_blocks - self.cache.num_free) * self.cache.block_size
-        return Pressure(len(self.waiting), self._shortage() if len(self.waiting) else None, reserved)
+        """Who was left waiting by the step that was committed last, and for what; how full the blocks are."""
+        waiting = len(self.waiting)
+        return Pressure(waiting, self._shortage() if waiting else None, *self.cache.use.last)
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
@@ -217,8 +217,10 @@ class Scheduler:
         if self.waiting.first() is None:  # all are parked
             return Shortage.PREFIX
         if step.seats <= 0:
-            return Shortage.SEATS if len(self.running) >= self.config.max_num_seqs else Shortage.BATCH
-        return Shortage.TOKENS if step.budget <= 0 else Shortage.BLOCKS
+            return Shortage.SEATS if self.config.batching == "continuous" else Shortage.BATCH
+        if step.budget <= 0:
+            return Shortage.TOKENS
+        return Shortage.BLOCKS if step.barrier < END_OF_LINE else Shortage.PREFIX  # all were, until the step was over
 
     def _chunk(self, pending: int, budget: int) -> int:
         """How many of ``pending`` tokens one sequence may compute in this step."""

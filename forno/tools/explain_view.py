@@ -47,8 +47,8 @@ LACKING = {
 }
 NAMES = 3
 """Requests that are named in a line."""
-LABEL = 12
-"""Width of the first column."""
+LABEL, NUMBERS = 12, 29
+"""Width of the first column, and of all before a bar."""
 
 
 def span(seconds: float) -> str:
@@ -143,17 +143,18 @@ def _timeline(r: Mapping[str, Any], width: int) -> Iterator[Line]:
 
 
 def _parts(r: Mapping[str, Any], width: int) -> Iterator[Line]:
-    room = max(10, min(40, width - 70))
+    said = max((len(p["means"]) for p in r["parts"]), default=0) + 1
+    room = max(10, min(40, width - NUMBERS - said))
     largest = max((p["seconds"] for p in r["parts"]), default=1.0) or 1.0
     for p in r["parts"]:
         bar = "█" * max(1, round(p["seconds"] / largest * room)) if p["share"] >= 0.002 else "▏"
         yield (
             f"{p['kind']:{LABEL}} {span(p['seconds']):>8} {p['share']:>6.1%} ",
             (f"{bar:{room}}", COLORS.get(p["kind"], "")),
-            (f" {p['means']}", "bright_black"),
+            (f" {p['means']}" if NUMBERS + room + said <= width else "", "bright_black"),
         )
         if p["by"] and p["share"] >= 0.01:
-            yield (" " * (LABEL + 17), (_by(p), "bright_black"))
+            yield (" " * (LABEL + 1), (_short(_by(p), width - LABEL - 1), "bright_black"))
 
 
 def _by(part: Mapping[str, Any]) -> str:

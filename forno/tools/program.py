@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attention", choices=("tiled", "materialized"), default="tiled", help="Where scores live (default: tiled)."
     )
+    parser.add_argument(
+        "--time",
+        action="store_true",
+        help="Say instead how long the step should take here, by kind of op (measures the machine).",
+    )
     parser.add_argument("--json", action="store_true", help="Print every op, its shapes and its cost as JSON.")
 
 
@@ -52,6 +57,12 @@ def run(args: argparse.Namespace) -> int:
     if args.attention == "materialized":
         program = program.with_materialized_attention()
     before, after = apply(program, disable=default_passes()), apply(program, disable=disable)
+    if args.time:
+        from forno.tools import step_time
+
+        found = step_time.predict(after, shape)
+        print(json.dumps(found) if args.json else f"{name}, one step: {_describe_shape(shape)}\n\n{step_time.as_table(found)}")
+        return 0
     print(_json(name, before, after, shape) if args.json else _text(name, before, after, shape))
     return 0
 

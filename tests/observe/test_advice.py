@@ -35,6 +35,20 @@ def test_seats() -> None:
     assert first.saves == pytest.approx(waited - crowded, rel=0.01), "what the larger batch costs is subtracted"
 
 
+def test_tokens_of_steps() -> None:
+    timed = Timed(max_num_batched_tokens=16)
+    timed.add("a", 4, 30)
+    timed.step()
+    timed.add("long", 150, 1)
+    timed.add("b", 4, 1)
+    timed.run()
+    found = timed.explain("b")
+    waited = found.waited_for[Shortage.TOKENS]
+    assert waited == pytest.approx(10 * (STEP + 16 * TOKEN), rel=0.05)
+    given = {a.flag: a.saves for a in advice(timed, "b", count=99)}
+    assert given["--max-num-batched-tokens 32"] == pytest.approx(waited * (1 - 15 / 24) / 2, rel=0.05), "half of the rest"
+
+
 def test_memory() -> None:
     timed = Timed(num_blocks=6)
     for id in ("a", "b"):
@@ -47,16 +61,36 @@ def test_memory() -> None:
     assert "preempted" in first.change
 
 
-def test_prompts_of_others() -> None:
-    timed = Timed(mixed_step_stretch=1.75, max_num_batched_tokens=64)
+def test_prompts_of_others_that_smaller_chunks_would_put_off() -> None:
+    timed = Timed(mixed_step_stretch=0.0, max_num_batched_tokens=64)
     timed.add("a", 4, 6)
     timed.step()
     timed.add("long", 150, 1)
     timed.run()
-    slowed = timed.explain("a").of(Kind.SLOWED)
+    found = timed.explain("a")
+    assert (found.slowed_steps, found.slowed_tokens, found.decode_steps) == (3, 150, 5)
     first = advice(timed, "a")[0]
-    assert first.flag == "--mixed-step-stretch 1.25"
-    assert first.saves == pytest.approx(slowed * 2 / 3)
+    assert first.flag == "--long-prefill-token-threshold 12"
+    assert first.saves == pytest.approx(found.of(Kind.SLOWED) * (1 - 5 / 3 * 12 / 50)), "five small chunks for three large"
+
+
+def test_prompts_of_others_that_come_in_any_case() -> None:
+    timed = Timed(mixed_step_stretch=0.0, max_num_batched_tokens=64)
+    timed.add("a", 4, 40)
+    timed.step()
+    timed.add("long", 150, 1)
+    timed.run()
+    assert not [a for a in advice(timed, "a", count=99) if "threshold" in a.flag], "they only take longer"
+
+
+def test_a_gentler_stretch_changes_nothing_below_the_least_chunk() -> None:
+    timed = Timed(mixed_step_stretch=1.75, max_num_batched_tokens=32)
+    timed.add("a", 4, 4)
+    timed.step()
+    timed.add("long", 150, 1)
+    timed.run()
+    assert timed.explain("a").of(Kind.SLOWED) > 0
+    assert not [a for a in advice(timed, "a", count=99) if "stretch" in a.flag]
 
 
 def test_a_prompt_that_differs_early() -> None:

@@ -33,7 +33,7 @@ class Clock:
 
 class Idle:
     def __init__(self, *pressure: object) -> None:
-        self._pressure = Pressure(*(pressure or (0, None, 0)))
+        self._pressure = Pressure(*(pressure or (0, None, 0, 0)))
 
     def pressure(self) -> Pressure:
         return self._pressure
@@ -41,7 +41,7 @@ class Idle:
 
 def engine(num_blocks: int = 64, **config: object) -> tuple[Engine, Recorder]:
     runner, clock = FakeRunner(num_blocks, BLOCK), Clock()
-    recorder = Recorder(clock, block_size=BLOCK)
+    recorder = Recorder(clock)
     cache = KvCache(num_blocks, BLOCK)
     settings = SchedulerConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 16, **config})
     scheduler = Scheduler(settings, cache, 200, clock, recorder)
@@ -62,10 +62,8 @@ def rows(count: int, start: int = 0) -> StepPlan:
 
 
 def write(recorder: Recorder, count: int, start: int = 0) -> None:
-    recorder.begin()
-    recorder.planned(Idle())
-    recorder.computed()
-    recorder.end(rows(count, start), StepResult(((1,),) * count, seconds=0.5))
+    times = (recorder.clock(), recorder.clock(), recorder.clock(), recorder.clock())
+    recorder.step(rows(count, start), StepResult(((1,),) * count, seconds=0.5), times, Idle())
 
 
 def test_a_step_as_it_was() -> None:

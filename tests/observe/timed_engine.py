@@ -74,7 +74,7 @@ class Timed:
     ) -> None:
         self.clock = Clock()
         self.runner = TimedRunner(self.clock, num_blocks)
-        self.recorder = Recorder(self.clock, max_steps=max_steps, block_size=BLOCK)
+        self.recorder = Recorder(self.clock, max_steps=max_steps)
         settings = SchedulerConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 16, "mixed_step_stretch": 0.0, **config})
         scheduler = Scheduler(settings, KvCache(num_blocks, BLOCK, caching), 200, self.clock, self.recorder, speculative)
         self.engine = Engine(self.runner, scheduler, recorder=self.recorder)

@@ -86,7 +86,7 @@ def bench() -> Callable[..., Bench]:
         runner = FakeRunner(num_blocks, BLOCK, burst, vocab=vocab)
         made: list[Bench] = []
         clock = lambda: made[0].now if made else 1.0  # noqa: E731
-        recorder = Recorder(clock, block_size=BLOCK)
+        recorder = Recorder(clock)
         cache = KvCache(num_blocks, BLOCK, caching)
         scheduler = Scheduler(SchedulerConfig(**config), cache, max_model_len, clock, recorder, speculative)
         made.append(Bench(Engine(runner, scheduler, recorder=recorder), runner, recorder))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forno.config import SchedulerConfig
+from forno.config import LEAST_MIXED, SchedulerConfig
 from forno.errors import ConfigError
-from forno.scheduler.pacing import LEAST_MIXED, WEIGHTS, Pacing
+from forno.scheduler.pacing import WEIGHTS, Pacing
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=2048, mixed_step_stretch=2.0)
 

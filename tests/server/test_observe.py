@@ -178,3 +178,18 @@ def test_without_recording(model_path: Path) -> None:
         assert "--no-record" in response.json()["error"]["message"]
         assert server.http.get("/explain").json()["requests"] == []
         assert server.http.get("/debug/state").json()["steps"] == []
+
+
+def test_steps_are_labelled_and_all_time_has_a_label(server: Running) -> None:
+    server.complete(max_tokens=20, ignore_eos=True)
+    server.wait_idle()
+    state = server.http.get("/debug/state", params={"steps": 10}).json()
+    assert state["ceilings"]["dram"] == 5e10
+    assert set(state["seconds_by_label"]) == {"weights", "kv", "compute", "overhead", "starved", "idle"}
+    assert len(state["steps"]) == 10
+    for step in state["steps"]:
+        assert step["label"] in state["seconds_by_label"]
+        assert min(step["predicted"], step["flops"], step["bytes"], step["share"], step["intensity"]) > 0
+    spent = sum(state["seconds_by_label"].values())
+    first, last = state["steps"][0], state["steps"][-1]
+    assert spent >= last["start"] + last["wall"] - first["start"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import pytest
 
-from forno.server.protocol import MAX_HEAD_BYTES, date_header
+from forno.server.protocol import MAX_HEAD_BYTES, date_header, unread_seconds
 from tests.server.harness import Running
 
 LINE = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -56,3 +57,25 @@ def test_every_answer_says_when_it_was_made(server: Running) -> None:
     date = server.http.get("/health").headers["date"]
     assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60
     assert date_header(0) == [(b"date", b"Thu, 01 Jan 1970 00:00:00 GMT")]
+
+
+class Told:
+    """A socket that says that its last data came ``milliseconds`` ago."""
+
+    def __init__(self, milliseconds: int) -> None:
+        self.info = bytes(52) + milliseconds.to_bytes(4, sys.byteorder)
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option, size) == (socket.IPPROTO_TCP, socket.TCP_INFO, 56)
+        return self.info
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+def test_what_lay_in_the_socket_is_never_overstated() -> None:
+    tick = time.clock_getres(6)
+    assert unread_seconds(Told(0)) == 0.0
+    assert unread_seconds(Told(100)) == pytest.approx(0.1 - tick)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert unread_seconds(ours) == 0.0, "no TCP"
+    assert unread_seconds(None) == 0.0
