@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from forno.bench.numbers import shown
 from forno.bench.records import Summary
 from forno.bench.report import plotting
-from forno.bench.report.series import Load, unit
+from forno.bench.report.series import Load, latency_of, unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,44 +58,45 @@ def tradeoff_figure(metric: str, loads: Sequence[Load], limit: float | None, nam
                 color=plotting.BAD,
                 fontsize=10,
             )
-        axis.set_xlim(left=0)
-        axis.margins(x=0.08, y=0.15)
+        least, most = min(map(tokens, loads)), max(map(tokens, loads))
+        axis.set_xlim(0 if least < most / 2 else 0.9 * least, 1.06 * most or 1)
+        axis.margins(y=0.15)
         axis.set_xlabel("output tokens/s")
         axis.set_ylabel("ms")
         plotting.plain(axis, "x")
         plotting.logarithmic(axis, "y")
         for group in groups:
-            _name_points(axis, group, [(tokens(load), *found) for load in group if (found := load.latency(metric, "p99"))])
+            _name_points(axis, group, metric)
 
     return plotting.draw(paint, name=name)
 
 
 def _line(axis: Axes, group: Sequence[Load], metric: str, statistic: str, marker: str, line: Any) -> None:
-    points = [(tokens(load), *found) for load in group if (found := load.latency(metric, statistic))]
+    points = [(load, tokens(load), found[0]) for load in group if (found := load.latency(metric, statistic))]
     color = group[0].color if group and group[0].source else plotting.PALETTE[0 if statistic == "p50" else 1]
-    x, y = [p[0] for p in points], [p[1] for p in points]
-    axis.plot(x, y, color=color, linestyle=line, marker=marker, markersize=5)
-    bars = [(a, b, half) for a, b, half in points if not isnan(half) and half < b]
-    if bars:
-        _bars(axis, bars, color)
+    axis.plot([x for _, x, _ in points], [y for _, _, y in points], color=color, linestyle=line, marker=marker, markersize=5)
+    of = latency_of(metric, statistic)
+    _bars(axis, [(x, *ends) for load, x, _ in points if (ends := load.span(of))], color)
 
 
 def _bars(axis: Axes, bars: Sequence[tuple[float, float, float]], color: str) -> None:
-    """(x, y, half of the interval of y)."""
-    x, y, half = zip(*bars, strict=True)
-    axis.errorbar(x, y, half, fmt="none", ecolor=color, capsize=3)
+    """(x, least y, most y)."""
+    if bars:
+        x, low, high = zip(*bars, strict=True)
+        axis.vlines(x, low, high, color=color, linewidth=1)
 
 
-def _name_points(axis: Axes, group: Sequence[Load], points: Sequence[tuple[float, float, float]]) -> None:
+def _name_points(axis: Axes, group: Sequence[Load], metric: str) -> None:
     """Loads above their points, where they do not stand in each other's way."""
     taken: list[tuple[float, float]] = []
-    for load, (x, y, half) in zip(group, points, strict=True):
-        top = y + half if half < y else y
-        across, up = axis.transData.transform((x, top))
+    of = latency_of(metric, "p99")
+    for load in group:
+        top = (load.span(of) or (0.0, 0.0))[1] or (load.over_repeats(of) or (0.0, 0.0))[0]
+        across, up = axis.transData.transform((tokens(load), top))
         if all(abs(across - a) > NEAR or abs(up - b) > NEAR for a, b in taken):
             taken.append((across, up))
             place: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
-            axis.annotate(f"{load.value:g}", (x, top), fontsize=10, color=plotting.MUTED, **place)
+            axis.annotate(f"{load.value:g}", (tokens(load), top), fontsize=10, color=plotting.MUTED, **place)
 
 
 def tradeoff_headline(loads: Sequence[Load]) -> str:
@@ -131,26 +131,21 @@ def _doubt(loads: Sequence[Load]) -> str:
 
 
 def latency_headline(metric: str, loads: Sequence[Load], limit: float | None) -> str:
-    """How a latency's 99th percentile goes with throughput, in words that follow its name."""
-    told = []
-    for group in by_result(loads):
-        rated = [(load, found[0]) for load in group if (found := load.latency(metric, "p99"))]
-        if not rated:
-            continue
-        (first, low), (last, high) = rated[0], rated[-1]
-        who = f"{first.source}: " if first.source else ""
-        within = [load for load, value in rated if limit is not None and value <= limit]
-        if limit is not None and not within:
-            told.append(f"{who}p99 is over the SLO at every load")
-        elif limit is not None:
-            told.append(
-                f"{who}p99 keeps the SLO {'at every load' if len(within) == len(rated) else f'up to {within[-1].label}'}"
-            )
-        elif len(rated) == 1:
-            told.append(f"{who}p99 {shown(low)} ms at {first.label}")
-        else:
-            told.append(f"{who}p99 from {shown(low)} ms at {first.label} to {shown(high)} ms at {last.label}")
-    return "; ".join(told)
+    """How one result's 99th percentile goes with throughput, in words that follow the latency's name."""
+    (group,) = by_result(loads)
+    rated = [(load, found[0]) for load in group if (found := load.latency(metric, "p99"))]
+    if not rated:
+        return "not measured"
+    (first, low), (last, high) = rated[0], rated[-1]
+    if limit is None:
+        told = f"p99 from {shown(low)} ms at {first.label}"
+        return f"{told} to {shown(high)} ms at {last.label}" if len(rated) > 1 else f"p99 {shown(low)} ms"
+    kept = [value <= limit for _, value in rated]
+    if all(kept) or not any(kept):
+        return f"p99 {'keeps' if all(kept) else 'is over'} the SLO at every load"
+    if any(kept[kept.index(False) :]):
+        return f"p99 keeps the SLO at {sum(kept)} of {len(kept)} loads"
+    return f"p99 keeps the SLO up to {rated[kept.index(False) - 1][0].label}"
 
 
 def goodput_figure(loads: Sequence[Load], capacity: float | None, name: str) -> str:
@@ -201,9 +196,7 @@ def _rates(axis: Axes, group: Sequence[Load]) -> None:
     other = color if group and group[0].source else plotting.MUTED
     axis.plot(x, [v for v, _ in everything], color=other, linestyle=plotting.dash("5 3"), marker="^", markersize=5)
     axis.plot(x, [v for v, _ in good], color=color, marker="o", markersize=5)
-    bars = [(a, v, half) for a, (v, half) in zip(x, good, strict=True) if not isnan(half)]
-    if bars:
-        _bars(axis, bars, color)
+    _bars(axis, [(load.value, *ends) for load in group if (ends := load.span(_goodput))], color)
 
 
 def goodput_headline(loads: Sequence[Load]) -> str:
@@ -224,7 +217,7 @@ def goodput_headline(loads: Sequence[Load]) -> str:
             told.append(
                 f"{who}goodput is highest at {best.label}, {shown(rate)} requests/s; at {last.label} it is {shown(left)}"
             )
-    return _upper("; ".join(told))
+    return "; ".join(told) if loads[0].source else _upper("; ".join(told))
 
 
 def _goodput(summary: Summary) -> float | None:

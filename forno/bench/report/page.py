@@ -158,13 +158,18 @@ def _tradeoff(loads: Sequence[Load], slo: dict[str, float], capacity: float | No
     figures = []
     marks = "Circles, solid: median. Triangles, dashed: 99th percentile. Numbers: the load"
     marks += f" ({unit(loads)})." if any(x.label != loads[0].label for x in loads) else "."
+    marks += " Bars: least and most of the repeats." if any(len(x.runs) > 1 for x in loads) else ""
     for metric in ("ttft", "tpot", "e2e"):
         if svg := load.tradeoff_figure(metric, loads, slo.get(metric), f"t{metric}"):
             told = "" if loads[0].source else f": {load.latency_headline(metric, loads, slo.get(metric))}"
             figures.append(Figure(f"{latency.TITLES[metric]} against throughput{told}", svg, marks))
     if svg := load.goodput_figure(loads, capacity, "good"):
         figures.append(
-            Figure(load.goodput_headline(loads), svg, "Circles, solid: requests that met the SLO. Triangles, dashed: all.")
+            Figure(
+                "Goodput against load" if loads[0].source else load.goodput_headline(loads),
+                svg,
+                "Circles, solid: requests that met the SLO. Triangles, dashed: all.",
+            )
         )
     return figures
 

@@ -50,14 +50,25 @@ class Load:
         found = [value for run in self.runs if (value := of(run.summary)) is not None]
         return confidence(found) if found else None
 
+    def span(self, of: Callable[[Summary], float | None]) -> tuple[float, float] | None:
+        """Least and most over the repeats; None with fewer than two."""
+        found = [value for run in self.runs if (value := of(run.summary)) is not None]
+        return (min(found), max(found)) if len(found) > 1 else None
+
     def latency(self, metric: str, statistic: str) -> tuple[float, float] | None:
         """The same of a statistic of a distribution, in milliseconds."""
 
-        def of(summary: Summary) -> float | None:
-            found: Distribution | None = getattr(summary, f"{metric}_ms")
-            return None if found is None else float(getattr(found, statistic))
+        return self.over_repeats(latency_of(metric, statistic))
 
-        return self.over_repeats(of)
+
+def latency_of(metric: str, statistic: str) -> Callable[[Summary], float | None]:
+    """Takes a statistic of a distribution, in milliseconds, from a summary."""
+
+    def of(summary: Summary) -> float | None:
+        found: Distribution | None = getattr(summary, f"{metric}_ms")
+        return None if found is None else float(getattr(found, statistic))
+
+    return of
 
 
 def loads_of(results: Sequence[Result], names: Sequence[str]) -> list[Load]:

@@ -10,8 +10,8 @@ from typing import Any
 from forno.bench import compare_text, measures
 from forno.bench.compare import Comparison, Pair
 from forno.bench.numbers import plural, short, shown
-from forno.bench.records import Distribution, Result, Run, Summary
-from forno.bench.report.series import Load
+from forno.bench.records import Result, Run, Summary
+from forno.bench.report.series import Load, latency_of
 
 Cell = tuple[str, str]
 """Text and CSS class."""
@@ -67,14 +67,6 @@ def _placed(level: str, text: str, places: list[str]) -> str:
     return f"Not valid: {text} ({where})" if level == "invalid" else f"{text[:1].upper()}{text[1:]} ({where})"
 
 
-def _ms(field: str, statistic: str) -> Callable[[Summary], float | None]:
-    def of(summary: Summary) -> float | None:
-        found: Distribution | None = getattr(summary, f"{field}_ms")
-        return None if found is None else float(getattr(found, statistic))
-
-    return of
-
-
 def _plain(name: str) -> Callable[[Summary], float | None]:
     return lambda summary: getattr(summary, name)
 
@@ -82,14 +74,14 @@ def _plain(name: str) -> Callable[[Summary], float | None]:
 COLUMNS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
     ("Output tok/s", _plain("output_tokens_per_s")),
     ("Requests/s", _plain("requests_per_s")),
-    ("TTFT p50, ms", _ms("ttft", "p50")),
-    ("TTFT p99, ms", _ms("ttft", "p99")),
-    ("TPOT p50, ms", _ms("tpot", "p50")),
-    ("TPOT p99, ms", _ms("tpot", "p99")),
-    ("ITL p99, ms", _ms("itl", "p99")),
-    ("E2E p50, ms", _ms("e2e", "p50")),
-    ("E2E p99, ms", _ms("e2e", "p99")),
-    ("Queue p50, ms", _ms("queue", "p50")),
+    ("TTFT p50, ms", latency_of("ttft", "p50")),
+    ("TTFT p99, ms", latency_of("ttft", "p99")),
+    ("TPOT p50, ms", latency_of("tpot", "p50")),
+    ("TPOT p99, ms", latency_of("tpot", "p99")),
+    ("ITL p99, ms", latency_of("itl", "p99")),
+    ("E2E p50, ms", latency_of("e2e", "p50")),
+    ("E2E p99, ms", latency_of("e2e", "p99")),
+    ("Queue p50, ms", latency_of("queue", "p50")),
     ("Goodput, req/s", _plain("goodput_per_s")),
     ("Within SLO", _plain("goodput_share")),
     ("Cached", _plain("cached_share")),
