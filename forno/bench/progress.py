@@ -13,10 +13,12 @@ from typing import TextIO
 
 from forno.bench.load import Extent, Gathered
 from forno.bench.measures import itl, ttft
+from forno.bench.numbers import short
 from forno.bench.records import Run
 from forno.bench.statistics import percentile
 
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
+LOAD_WIDTH = 40
 RECENT = 64
 """Requests that the running percentiles are of: the last that ended."""
 _CLEAR = "\r\x1b[2K"
@@ -80,7 +82,7 @@ def line(load: str, got: Gathered, extent: Extent, elapsed: float) -> str:
     """The state of a run in one line."""
     recent = [r for r in got.ended_requests[-RECENT:] if r.error is None]
     failed = sum(r.error is not None for r in got.ended_requests)
-    parts = [load, f"{elapsed:.0f} s", _phase(got, extent)]
+    parts = [short(load, LOAD_WIDTH), f"{elapsed:.0f} s", _phase(got, extent)]
     if got.samples:
         sample = got.samples[-1]
         waiting = "" if sample.waiting is None else f" ({sample.running:.0f} running, {sample.waiting:.0f} waiting)"
