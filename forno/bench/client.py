@@ -111,7 +111,7 @@ class Client:
                 record.error, record.error_kind = flight.expired, "timeout"
         except Exception as error:  # whatever a server does is a result, never an end of the run
             if not answer.done:
-                record.error_kind, record.error = _described(error)
+                record.error_kind, record.error = _described(error, len(answer.text))
         finally:
             self._flights.discard(flight)
             record.ended = round(flight.done_at or self.clock(), 6)
@@ -203,8 +203,8 @@ class _Refused(Exception):
         super().__init__(f"{status} {phrase}: {text}" if text else f"{status} {phrase}")
 
 
-def _described(error: Exception) -> tuple[str, str]:
-    """``error_kind`` and one line."""
+def _described(error: Exception, chunks: int) -> tuple[str, str]:
+    """``error_kind`` and one line; ``chunks`` with content had come."""
     import aiohttp
     from aiohttp.http_exceptions import HttpProcessingError
 
@@ -216,10 +216,14 @@ def _described(error: Exception) -> tuple[str, str]:
         ((aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError, ConnectionError), "dropped"),
     ]
     kind = next((name for types, name in kinds if isinstance(error, types)), "bad_stream")
+    if kind == "dropped":
+        return kind, f"the connection was lost after {chunks} chunks with content" if chunks else "the connection was lost"
     text = str(error) or type(error).__name__
-    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):  # whose status is not the server's
+    if isinstance(error, aiohttp.ClientConnectorError):
+        text = f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):  # whose status is not the server's
         text = f"not valid HTTP: {error.message}"
-    return kind, shown(f"the connection was lost ({text})" if kind == "dropped" else text)
+    return kind, shown(text)
 
 
 @asynccontextmanager

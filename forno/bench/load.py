@@ -214,7 +214,7 @@ class Run:
         self.got.ended_requests.append(record)
         self._open_counted -= record.counted
         self._failures = 0 if record.error is None else self._failures + 1
-        if self._failures >= self._extent.failures_in_a_row:
+        if self._failures >= self._extent.failures_in_a_row and not self.got.abandoned:
             self.got.abandoned = f"{self._failures} requests failed in a row, the last with: {record.error}"
             self._over.set()
         self._end_if_all_counted()

@@ -17,7 +17,7 @@ from forno.bench.records import Run
 from forno.bench.statistics import percentile
 
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
-RECENT = 200
+RECENT = 64
 """Requests that the running percentiles are of: the last that ended."""
 _CLEAR = "\r\x1b[2K"
 

@@ -55,14 +55,23 @@ def rows_of(columns: Sequence[Column], slo: dict[str, float]) -> list[tuple[str,
         rows.append(("", "failed", [_count(sum(s.failed for s in summaries)) for _, summaries in columns]))
     for name, label in LABELS.items():
         scale, unit = (100, " %") if name in _SHARES else (1, "")
-        cells = [_mean(summaries, lambda s, n=name: getattr(s, n), scale, unit) for _, summaries in columns]  # type: ignore[misc]
-        rows.append((label, "", cells))
+        rows.append((label, "", [_mean(summaries, _rate(name), scale, unit) for _, summaries in columns]))
     for name, statistics in _PERCENTILES.items():
-        label = "client lag" if name == "client_lag" else "queue" if name == "queue" else name.upper()
+        label = label_of(name)
         for number, statistic in enumerate(statistics):
             cells = [_mean(summaries, _statistic(name, statistic)) for _, summaries in columns]
             rows.append((f"{label}, ms" if not number else "", statistic, cells))
     return [row for row in rows if any(cell != "–" for cell in row[2])]
+
+
+def label_of(metric: str) -> str:
+    """A metric's name for people."""
+    return LABELS.get(metric, metric.upper() if len(metric) <= 4 else metric.replace("_", " "))
+
+
+def _rate(name: str) -> Callable[[Summary], float | None]:
+    """A run that answered nothing has none."""
+    return lambda summary: getattr(summary, name) if summary.completed else None
 
 
 def _statistic(name: str, statistic: str) -> Callable[[Summary], float | None]:
@@ -121,7 +130,8 @@ def _print_notes(result: Result, console: Console) -> None:
     definitions.add_column(style="dim", no_wrap=True)
     definitions.add_column(style="dim")
     for name, text in result.definitions.items():
-        definitions.add_row(LABELS.get(name, name.replace("_", " ")), text)
+        if result.slo or not name.startswith("goodput"):
+            definitions.add_row(label_of(name), text)
     console.print()
     console.print(definitions)
     for text, loads in problems_of(result).items():

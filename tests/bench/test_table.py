@@ -14,7 +14,7 @@ from forno.bench.capacity import Capacity, Probe
 from forno.bench.measures import DEFINITIONS
 from forno.bench.metrics import summarize
 from forno.bench.records import RequestRecord, Result, Run, Stage
-from forno.bench.table import LABELS, columns_of, print_result, problems_of, rows_of
+from forno.bench.table import columns_of, label_of, print_result, problems_of, rows_of
 
 
 def run_of(load: str, value: float, ttft: float, repeat: int = 0, slo: dict[str, float] | None = None, **more: Any) -> Run:
@@ -73,7 +73,8 @@ def test_all_that_a_reader_needs_is_printed() -> None:
         assert part in text
     assert "! 1 request failed (status), such as: 500 [closed, 1 client]" in text
     for name in DEFINITIONS:
-        assert LABELS.get(name, name.replace("_", " ")) in text
+        assert label_of(name) in text
+    assert "goodput" not in printed(result_of([run_of(ONE, 1, 0.1)]))
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])

@@ -53,7 +53,7 @@ async def _start(plan: Plan, bench: Bench, whole: bool) -> float:
         return 1.0
     clients = CALIBRATION.clients
     calibration = await bench.measure(CALIBRATION, Extent(requests=3 * clients, warmup_requests=clients))
-    return max(calibration.summary.requests_per_s / 2, LOWEST)
+    return max(float(f"{calibration.summary.requests_per_s / 2:.2g}"), LOWEST)
 
 
 def _load(plan: Plan, value: float, whole: bool) -> Closed | Open:
