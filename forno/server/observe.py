@@ -197,7 +197,7 @@ def _state(serving: Serving, count: int) -> wire.DebugState:
         prefix_hit_share=cache.hit_tokens / cache.queried_tokens if cache.queried_tokens else None,
         ceilings=asdict(attribution.roofline.ceiling) if attribution else {},
         seconds_by_label=dict(attribution.advance().seconds) if attribution else {},
-        steps=_steps(serving, steps[len(steps) - count :]) if count else [],
+        steps=_steps(serving, steps) if count else [],
         requests=_live(serving, last),
         rates=_rates(serving),
     )
