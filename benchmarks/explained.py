@@ -4,7 +4,8 @@
 
 Clients keep connections open and send requests of random lengths, streamed or not, with shared prefixes, constraints and
 several answers; some read slowly. For each, the parts of its explanation must sum to the server's time from its first byte
-to the last, and that must be the client's time within 2 %. Prints where the difference lies and ends in one JSON line.
+to the last, and that must be the client's time within 2 %, or within a tick of 4 ms: what a process waits for its core is
+not told more finely. Prints where the difference lies and ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from forno.config import DEFAULT_MODEL
 from forno.server.protocol import unread_seconds
 
 TOLERANCE = 0.02
+TICK = 0.004
+"""Seconds below which the system does not tell how long bytes lay in a socket."""
 WORDS = ("oven", "bread", "slowly", "while", "rain", "falls", "on", "an", "old", "roof", "above", "seven", "quiet", "streets")
 SCHEMA = {
     "type": "json_schema",
@@ -162,7 +165,7 @@ def check(seen: Seen) -> list[str]:
         parts = sum(p["seconds"] for p in request["parts"])
         if abs(parts - request["seconds"]) > 1e-6:
             wrong.append(f"{request['id']}: parts sum to {parts}, not {request['seconds']}")
-    if abs(seen.difference) > TOLERANCE:
+    if abs(seen.difference) > max(TOLERANCE, TICK / seen.seconds):
         wrong.append(
             f"{seen.id}: the client measured {1000 * seen.seconds:.2f} ms, the server {1000 * seen.server:.2f} "
             f"({1000 * seen.before:.2f} before, {1000 * seen.after:.2f} after)"
@@ -203,7 +206,14 @@ def main() -> int:
     ):
         print(f"{name:32}" + "".join(f"  {k} {v:8.2f} {unit}" for k, v in spread(values).items()))
     print(*wrong, sep="\n")
-    summary = {"requests": len(found), "wrong": len(wrong), "difference": spread([s.difference for s in found])}
+    beyond = sum(abs(s.difference) > TOLERANCE for s in found)
+    print(f"{beyond} of {len(found)} differ by more than {TOLERANCE:.0%}; {len(wrong)} of them by more than a tick as well")
+    summary = {
+        "requests": len(found),
+        "wrong": len(wrong),
+        "beyond": beyond,
+        "difference": spread([s.difference for s in found]),
+    }
     print(json.dumps(summary))
     return 1 if wrong else 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TypeAlias
 
 from forno.cache.misses import Lookup
 
@@ -80,17 +80,9 @@ class RequestRecord:
     """When it began to wait for a prefix that another request computed, and whose id that was."""
 
 
-class Pressure(NamedTuple):
-    """What a step leaves behind."""
-
-    waiting: int
-    """Requests that are left waiting."""
-    shortage: Shortage | None
-    """What the first of those waits for."""
-    kv_reserved: int
-    """Token slots in the blocks that running requests hold."""
-    kv_used: int
-    """Of those, slots that hold a token."""
+Pressure: TypeAlias = tuple[int, Shortage | None, int, int]
+"""What a step leaves behind: requests that wait; what the first of those waits for; token slots in the blocks that running
+requests hold; of those, slots that hold a token."""
 
 
 @dataclass(slots=True)

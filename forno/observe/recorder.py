@@ -22,7 +22,8 @@ from forno.request import Request, RequestOutput, StepPlan, StepResult
 
 _STEP = Struct("=q7d8q")
 """A step's number, its seven times, its counts, and where its rows are: 128 bytes."""
-_REQUEST, _START, _NUM_TOKENS, _SAMPLE = map(attrgetter, ("request", "start", "num_tokens", "sample"))
+_REQUEST, _START, _NUM_TOKENS = attrgetter("request"), attrgetter("start"), attrgetter("num_tokens")
+_SAMPLE, _DRAFTS = attrgetter("sample"), attrgetter("drafts")
 _SHORTAGES = (None, *Shortage)
 _SHORTAGE_CODES = {shortage: code for code, shortage in enumerate(_SHORTAGES)}
 ROWS_PER_STEP = 16
@@ -214,9 +215,14 @@ class Recorder(Silent):
         entries = array("I", map(self._serials.__getitem__, map(_REQUEST, rows)))
         entries.extend(map(_START, rows))
         entries.extend(map(_NUM_TOKENS, rows))
-        at = self._claim(len(entries))
-        self._rows[at % len(self._rows) : at % len(self._rows) + len(entries)] = entries
-        drafts = plan.num_drafts
+        ring, count = self._rows, len(entries)
+        head, size = self._head, len(ring)
+        place = head % size
+        if place + count > size:  # entries of a step lie side by side
+            head, place = head + size - place, 0
+        self._head = head + count  # from here on, what lies there is lost for readers
+        ring[place : place + count] = entries
+        drafts = sum(map(len, map(_DRAFTS, rows)))
         waiting, shortage, reserved, used = scheduler.pressure()
         number = self.num_steps + 1
         _STEP.pack_into(
@@ -233,19 +239,10 @@ class Recorder(Silent):
             _SHORTAGE_CODES[shortage],
             reserved,
             used,
-            at,
+            head,
             len(rows),
         )
         self.num_steps = number
-
-    def _claim(self, count: int) -> int:
-        """Place for ``count`` row entries side by side; what lies there is lost from now on."""
-        size = len(self._rows)
-        at = self._head
-        if at % size + count > size:
-            at += size - at % size
-        self._head = at + count
-        return at
 
     # -- reading: any thread ------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class Scheduler:
     def pressure(self) -> Pressure:
         """Who was left waiting by the step that was committed last, and for what; how full the blocks are."""
         waiting = len(self.waiting)
-        return Pressure(waiting, self._shortage() if waiting else None, *self.cache.use.last)
+        return (waiting, self._shortage() if waiting else None, *self.cache.use.last)
 
     # -- the rules ----------------------------------------------------------------------------------------------
 

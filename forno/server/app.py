@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -115,7 +116,7 @@ def build_app(serving: Serving, keys: tuple[bytes, ...] = ()) -> App:
     async def schema(request: Request) -> App:
         return json(document())
 
-    routes = [Route(e.path, Handler(serving, e), methods=[e.method]) for e in ENDPOINTS]
+    routes = [Route(_route(e.path), Handler(serving, e), methods=[e.method]) for e in ENDPOINTS]
     routes += [Route("/docs", docs), Route("/openapi.json", schema)]
     handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed}
     app: App = Starlette(routes=routes, exception_handlers=handlers)
@@ -153,13 +154,18 @@ class Handler:
 
     def _fail(self, error: Exception, scope: Scope, visit: Visit) -> Body:
         status, body, headers = describe(error)
-        if visit.id:  # which the body does not name: what `forno explain` is to be asked for
+        if visit.id.isascii() and visit.id.isprintable() and visit.id:  # what `forno explain` is to be asked for
             headers["x-request-id"] = visit.id
         if isinstance(error, RequestError | QueueFullError):
             self.serving.metrics.reject(type(error).__name__)
         if isinstance(error, QueueFullError):
             self.serving.metrics.goodput.refuse(call_of(scope, 0).slo_class)
         return json(ErrorResponse(error=body), status, headers)
+
+
+def _route(path: str) -> str:
+    """A parameter goes to the path's end: ids may hold slashes."""
+    return re.sub(r"\{(\w+)\}$", r"{\1:path}", path)
 
 
 async def _not_found(request: Request, error: Exception) -> App:

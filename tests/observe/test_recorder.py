@@ -32,11 +32,8 @@ class Clock:
 
 
 class Idle:
-    def __init__(self, *pressure: object) -> None:
-        self._pressure = Pressure(*(pressure or (0, None, 0, 0)))
-
     def pressure(self) -> Pressure:
-        return self._pressure
+        return (0, None, 0, 0)
 
 
 def engine(num_blocks: int = 64, **config: object) -> tuple[Engine, Recorder]:
