@@ -24,6 +24,8 @@ from tests.server.harness import LONG, eventually, running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "perfidious albatross"
+PATIENCE = 60.0
+"""Seconds, for a test that fails only."""
 
 
 class Collector:
@@ -101,7 +103,7 @@ def test_a_request_and_what_it_was_at(model_path: Path) -> None:
         body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 5, "ignore_eos": True}
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         answer = server.post("/v1/chat/completions", body, headers=headers).json()
-        eventually(lambda: server.serving.metrics.spans == {"exported": 1, "dropped": 0, "failed": 0})
+        eventually(lambda: server.serving.metrics.spans == {"exported": 1, "dropped": 0, "failed": 0}, PATIENCE)
     root, *parts = collector.spans
     assert collector.paths == ["/v1/traces"]
     assert (root["name"], root["trace"], root["parent"]) == ("chat tiny", TRACE, PARENT)
@@ -132,7 +134,7 @@ def test_a_request_and_what_it_was_at(model_path: Path) -> None:
 def test_several_answers_are_spans_of_their_own(model_path: Path) -> None:
     with collecting() as collector, running(model_path, otlp_traces_endpoint=collector.url) as server:
         answer = server.complete(n=2, max_tokens=3, ignore_eos=True)
-        eventually(lambda: bool(collector.spans))
+        eventually(lambda: bool(collector.spans), PATIENCE)
     root, answers = collector.spans[0], [span for span in collector.spans if span["name"] == "answer"]
     assert root["name"] == "text_completion tiny"
     assert root["parent"] == ""
@@ -149,7 +151,7 @@ def test_failures_and_clients_that_left(model_path: Path) -> None:
         with server.streaming(**LONG):
             pass
         server.wait_idle()
-        eventually(lambda: server.serving.metrics.spans["exported"] == 2)
+        eventually(lambda: server.serving.metrics.spans["exported"] == 2, PATIENCE)
     roots = {span["attributes"]["gen_ai.response.finish_reasons"][0]: span for span in collector.spans if not span["parent"]}
     assert roots["error"]["status"] == 2
     assert roots["error"]["attributes"]["error.type"] == "DeadlineError"
@@ -157,13 +159,25 @@ def test_failures_and_clients_that_left(model_path: Path) -> None:
 
 
 def test_a_caller_that_does_not_sample_is_left_out(model_path: Path) -> None:
+    with collecting() as collector, running(model_path, otlp_traces_endpoint=collector.url) as server:
+        for flags in ("00", "01"):
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}"}
+            server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=headers)
+        eventually(lambda: server.serving.metrics.spans["exported"] == 1, PATIENCE)
+    assert len([span for span in collector.spans if span["parent"] == PARENT]) == 1
+
+
+def test_what_is_queued_is_sent_before_the_end() -> None:
     with collecting() as collector:
-        with running(model_path, otlp_traces_endpoint=collector.url) as server:
-            for flags in ("00", "01"):
-                headers = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}"}
-                server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=headers)
-        roots = [span for span in collector.spans if span["parent"] == PARENT]
-    assert len(roots) == 1  # and what was queued was sent before the server ended
+        sending = sender(collector.url)
+        for number in range(3):
+            sending.finish("/v1/completions", f"r{number}", [record(number)], [])
+        sending.close(PATIENCE)
+        assert [span["attributes"]["gen_ai.response.id"] for span in collector.spans if not span["parent"]] == [
+            "r0",
+            "r1",
+            "r2",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +218,7 @@ def test_a_collector_that_hangs_costs_nothing_but_its_spans() -> None:
         dropped = sending.counts["dropped"]
         assert spans.QUEUED - spans.BATCH <= dropped <= spans.QUEUED
         collector.open.set()
-        sending.close()
+        sending.close(PATIENCE)
     assert sending.counts == {"exported": spans.QUEUED * 2 - dropped, "dropped": dropped, "failed": 0}
 
 
@@ -213,7 +227,7 @@ def test_a_collector_that_refuses_is_counted() -> None:
         collector.status = 400
         sending = sender(collector.url)
         sending.finish("/v1/completions", "r", [record()], [])
-        sending.close()
+        sending.close(PATIENCE)
     assert sending.counts["failed"] == 1
 
 
@@ -222,7 +236,7 @@ def test_what_is_no_generation_has_no_span() -> None:
         sending = sender(collector.url)
         sending.finish("/tokenize", "", [record()], [])
         sending.finish("/v1/completions", "r", [], [])
-        sending.close()
+        sending.close(PATIENCE)
         assert collector.spans == []
 
 
