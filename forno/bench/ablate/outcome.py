@@ -142,15 +142,15 @@ def candidates(objective: Objective, baseline: Found, found: Sequence[Found], me
 
 
 def said(ratio: Ratio) -> str:
-    """``+42 ± 6 %``; without a spread where it is unknown."""
-    change = 100 * (ratio.value - 1)
-    sign = "+" if change >= 0 else "−"
-    digits = 0 if abs(change) >= 10 else 1
-    spread = 100 * ratio.value * ratio.spread
-    around = f" ± {spread:.{digits}f}" if spread < 1e4 else ""
-    if abs(change) >= 300:
-        return f"× {ratio.value:.3g}"
-    return f"{sign}{abs(change):.{digits}f}{around} %"
+    """``+42 % (+30 to +55)``: the change and its interval, as far as that is known."""
+    ends = [change(end) for end in (ratio.low, ratio.high) if end is not None]
+    return f"{change(ratio.value)} %" + (f" ({' to '.join(ends)})" if ends else "")
+
+
+def change(ratio: float) -> str:
+    """A ratio as a change in percent, without the sign of percent: ``+42``, ``−5.0``."""
+    percent = 100 * (ratio - 1)
+    return f"{'+' if percent >= 0 else '−'}{abs(percent):.{0 if abs(percent) >= 9.95 else 1}f}"
 
 
 def moved_words(found: Found) -> str:

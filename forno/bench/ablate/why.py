@@ -44,6 +44,12 @@ class Side:
         return (work.prompt_tokens - work.cached_tokens) / work.requests if work.requests else 0.0
 
     @property
+    def prompt_steps(self) -> float | None:
+        """Share of the steps that computed prompt tokens."""
+        work = self.work
+        return None if work.decode_steps is None or not work.steps else 1 - work.decode_steps / work.steps
+
+    @property
     def flops_per_token(self) -> float:
         """Of a prompt's token."""
         return self.facts.prompt.flops / PROMPT
@@ -95,8 +101,16 @@ def _chunking(base: Side, arm: Side) -> str:
     return (
         f"A prompt of {shown(prompt)} uncached tokens reads the {quantity(weights)} of weights {steps[0]} {times} in steps of "
         f"at most {here:,} tokens instead of {steps[1]} at {there:,}; a full step keeps the decodes beside it waiting for "
-        f"{flops[0]} instead of {flops[1]}. In all, {_reads(base, arm)}."
+        f"{flops[0]} instead of {flops[1]}. {_mixed(base, arm)}, {_reads(base, arm)}."
     )
+
+
+def _mixed(base: Side, arm: Side) -> str:
+    """How many of the steps made decodes wait for prompts."""
+    shares = [side.prompt_steps for side in (arm, base)]
+    if shares[0] is None or shares[1] is None:
+        return "In all"
+    return f"{percent(shares[0])} of the steps held prompt tokens instead of {percent(shares[1])}; in all"
 
 
 def _prefix(base: Side, arm: Side) -> str:
@@ -117,10 +131,10 @@ def _fusion(base: Side, arm: Side) -> str:
     prompt = f"{quantity(here.prompt.activation_bytes)} instead of {quantity(there.prompt.activation_bytes)}"
     share = here.decode.bytes / there.decode.bytes - 1
     work = here.prompt.flops / there.prompt.flops - 1
-    flops = "the FLOPs are the same" if abs(work) < 5e-4 else f"and the FLOPs grow by {percent(work)}"
+    flops = "are the same" if abs(work) < 5e-4 else f"grow by {percent(work)}"
     return (
         f"A step is {here.num_ops} ops with a barrier after each instead of {there.num_ops}; a prompt of {PROMPT} tokens moves "
-        f"{prompt} of activations, a step of {BATCH} decodes {percent(share)} more bytes in all; {flops}."
+        f"{prompt} of activations, a step of {BATCH} decodes {percent(share)} more bytes in all; the FLOPs {flops}."
     )
 
 
