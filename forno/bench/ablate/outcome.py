@@ -16,6 +16,7 @@ from forno.bench.ablate import noise
 from forno.bench.ablate.arms import BASELINE, Arm
 from forno.bench.ablate.noise import Ratio
 from forno.bench.ablate.study import Measured, Visit
+from forno.bench.numbers import shown
 from forno.bench.records import Distribution, Summary
 
 
@@ -57,6 +58,8 @@ METRICS = (
     _rate("goodput_per_s", "goodput", "req/s"),
     Metric("peak_memory", "memory", "MB", True, lambda visit: visit.peak_memory),
 )
+MANY = 5.0
+"""Times: what is larger is said as a factor, not in percent."""
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
@@ -142,9 +145,11 @@ def candidates(objective: Objective, baseline: Found, found: Sequence[Found], me
 
 
 def said(ratio: Ratio) -> str:
-    """``+42 % (+30 to +55)``: the change and its interval, as far as that is known."""
-    ends = [change(end) for end in (ratio.low, ratio.high) if end is not None]
-    return f"{change(ratio.value)} %" + (f" ({' to '.join(ends)})" if ends else "")
+    """``+42 % (+30 to +55)`` or ``× 48 (38 to 61)``: the change and its interval, as far as that is known."""
+    ends = [end for end in (ratio.low, ratio.high) if end is not None]
+    if ratio.value >= MANY:
+        return f"× {shown(ratio.value, 2)}" + (f" ({' to '.join(shown(end, 2) for end in ends)})" if ends else "")
+    return f"{change(ratio.value)} %" + (f" ({' to '.join(change(end) for end in ends)})" if ends else "")
 
 
 def change(ratio: float) -> str:
@@ -153,9 +158,14 @@ def change(ratio: float) -> str:
     return f"{'+' if percent >= 0 else '−'}{abs(percent):.{0 if abs(percent) >= 9.95 else 1}f}"
 
 
-def moved_words(found: Found) -> str:
+def brief(ratio: Ratio) -> str:
+    """The same for a table's cell: ``+42%``, ``×48``."""
+    return f"×{shown(ratio.value, 2)}" if ratio.value >= MANY else f"{change(ratio.value)}%"
+
+
+def moved_words(found: Found, baseline: Found) -> str:
     """What moved, the largest change first."""
     moved = sorted(found.moved(), key=lambda pair: -max(pair[1].value, 1 / pair[1].value))
-    if not moved:
-        return "nothing moved beyond the noise"
-    return ", ".join(f"{metric.title} {said(ratio)}" for metric, ratio in moved)
+    words = [f"{metric.title} {said(ratio)}" for metric, ratio in moved]
+    gone = [BY_NAME[name].title for name, value in found.values.items() if value == 0.0 and baseline.values.get(name)]
+    return ", ".join([*(f"no {title} at all" for title in gone), *words]) or "nothing moved beyond the noise"

@@ -11,7 +11,7 @@ import msgspec
 from forno.bench.ablate.accuracy import Accuracy
 from forno.bench.ablate.counters import Work
 from forno.bench.ablate.facts import Facts
-from forno.bench.ablate.outcome import METRICS, Found, Metric, change, moved_words
+from forno.bench.ablate.outcome import METRICS, Found, Metric, brief, moved_words
 from forno.bench.ablate.study import Measured
 from forno.bench.ablate.why import Side, reason
 from forno.bench.numbers import plural, shown
@@ -101,7 +101,7 @@ def explain(line: Line, baseline: Line) -> str:
     if line.work is None or line.facts is None or baseline.work is None or baseline.facts is None:
         return "Not measured."
     base, arm = (Side(w, f, r) for w, f, r in ((x.work, x.facts, x.running) for x in (baseline, line)))  # type: ignore[arg-type]
-    moved = moved_words(line.found)
+    moved = moved_words(line.found, baseline.found)
     return f"{moved[0].upper()}{moved[1:]}. {reason(line.found.arm.technique, base, arm)}"
 
 
@@ -184,7 +184,7 @@ def _cell(found: Found, metric: Metric, base: bool) -> Any:
     if not ratio.real:
         return Text(f"{number} ·", style="dim")
     better = (ratio.value < 1) == metric.lower
-    return Text(f"{number} {change(ratio.value)}%", style="green" if better else "red")
+    return Text(f"{number} {brief(ratio)}", style="green" if better else "red")
 
 
 def _work_table(lines: list[Line]) -> Table:

@@ -83,6 +83,7 @@ def test_scores_in_memory_are_bytes() -> None:
     )
     text = reason("attention", BASE, Side(WORK, facts))
     assert "1.13 GB more for a prompt of 512 tokens, beside 640 MB in all, and 35 MB more for a step of 16 decodes" in text
+    assert "Here, each output token took 3 MB of activations instead of 3 MB." in text
 
 
 def test_weights_are_reckoned_where_the_server_does_not_count_bytes() -> None:
