@@ -180,7 +180,7 @@ def _cell(found: Found, metric: Metric, base: bool) -> Any:
     number = shown(value / 1e6 if metric.unit == "MB" else value)
     ratio = found.ratios.get(metric.name)
     if base or ratio is None:
-        return Text(number)
+        return Text(number, style="red" if value == 0.0 and not base and not metric.lower else "")
     if not ratio.real:
         return Text(f"{number} ·", style="dim")
     better = (ratio.value < 1) == metric.lower
