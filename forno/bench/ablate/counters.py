@@ -10,16 +10,18 @@ import msgspec
 
 _LINE = re.compile(r"^(?:forno|vllm):(\w+)(?:\{([^\n]*)\})?[ \t]+([-+.\w]+)[ \t]*$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_STEP_SIZES = "iteration_tokens_total_bucket"
 _EVERYWHERE = ("engine", "model_name")
 """Labels that every sample has."""
 
 
 def parse(page: str) -> dict[str, float]:
-    """Sample -> value, such as ``step_bytes_total[kv]``; buckets and what cannot be read are left out."""
+    """Sample -> value, such as ``step_bytes_total[kv]``; buckets of all histograms but one, and what cannot be read, are left
+    out."""
     found: dict[str, float] = {}
     for name, labels, value in _LINE.findall(page):
         own = [text for label, text in _LABEL.findall(labels) if label not in _EVERYWHERE]
-        if name.endswith(("_bucket", "_created")):
+        if name.endswith(("_bucket", "_created")) and name != _STEP_SIZES:
             continue
         try:
             found[name + (f"[{','.join(own)}]" if own else "")] = float(value)
@@ -36,6 +38,8 @@ class Work(msgspec.Struct, kw_only=True, frozen=True):
     steps: float = 0.0
     rows: float = 0.0
     """Tokens computed, of prompts and of answers."""
+    decode_steps: float | None = None
+    """Steps of no more tokens than there are clients, so without a prompt; None where any number of requests may run."""
     prompt_tokens: float = 0.0
     """Of requests that had their first step."""
     cached_tokens: float = 0.0
@@ -100,12 +104,14 @@ _OPTIONAL = {
 }
 
 
-def work_between(before: Mapping[str, float], after: Mapping[str, float]) -> Work:
-    """The difference of two readings."""
+def work_between(before: Mapping[str, float], after: Mapping[str, float], clients: int = 0) -> Work:
+    """The difference of two readings, while no more than ``clients`` requests ran (0: it is not known how many)."""
 
     def grown(name: str) -> float:
         return after.get(name, 0.0) - before.get(name, 0.0)
 
     told = {field: names for field, names in _OPTIONAL.items() if any(n in after for n in names)}
     counts = {field: grown(name) for field, name in _NAMES.items()}
-    return Work(**counts, **{field: sum(map(grown, names)) for field, names in told.items()})
+    sizes = {float(name[len(_STEP_SIZES) + 1 : -1]): grown(name) for name in after if name.startswith(_STEP_SIZES)}
+    decodes = next((sizes[bound] for bound in sorted(sizes) if bound >= clients), None) if clients else None
+    return Work(**counts, decode_steps=decodes, **{field: sum(map(grown, names)) for field, names in told.items()})

@@ -16,6 +16,7 @@ from forno.bench.ablate import noise
 from forno.bench.ablate.arms import BASELINE, Arm
 from forno.bench.ablate.noise import Ratio
 from forno.bench.ablate.study import Measured, Visit
+from forno.bench.numbers import shown
 from forno.bench.records import Distribution, Summary
 
 
@@ -57,6 +58,8 @@ METRICS = (
     _rate("goodput_per_s", "goodput", "req/s"),
     Metric("peak_memory", "memory", "MB", True, lambda visit: visit.peak_memory),
 )
+MANY = 5.0
+"""Times: what is larger is said as a factor, not in percent."""
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
@@ -142,20 +145,27 @@ def candidates(objective: Objective, baseline: Found, found: Sequence[Found], me
 
 
 def said(ratio: Ratio) -> str:
-    """``+42 ± 6 %``; without a spread where it is unknown."""
-    change = 100 * (ratio.value - 1)
-    sign = "+" if change >= 0 else "−"
-    digits = 0 if abs(change) >= 10 else 1
-    spread = 100 * ratio.value * ratio.spread
-    around = f" ± {spread:.{digits}f}" if spread < 1e4 else ""
-    if abs(change) >= 300:
-        return f"× {ratio.value:.3g}"
-    return f"{sign}{abs(change):.{digits}f}{around} %"
+    """``+42 % (+30 to +55)`` or ``× 48 (38 to 61)``: the change and its interval, as far as that is known."""
+    ends = [end for end in (ratio.low, ratio.high) if end is not None]
+    if ratio.value >= MANY:
+        return f"× {shown(ratio.value, 2)}" + (f" ({' to '.join(shown(end, 2) for end in ends)})" if ends else "")
+    return f"{change(ratio.value)} %" + (f" ({' to '.join(change(end) for end in ends)})" if ends else "")
 
 
-def moved_words(found: Found) -> str:
+def change(ratio: float) -> str:
+    """A ratio as a change in percent, without the sign of percent: ``+42``, ``−5.0``."""
+    percent = 100 * (ratio - 1)
+    return f"{'+' if percent >= 0 else '−'}{abs(percent):.{0 if abs(percent) >= 9.95 else 1}f}"
+
+
+def brief(ratio: Ratio) -> str:
+    """The same for a table's cell: ``+42%``, ``×48``."""
+    return f"×{shown(ratio.value, 2)}" if ratio.value >= MANY else f"{change(ratio.value)}%"
+
+
+def moved_words(found: Found, baseline: Found) -> str:
     """What moved, the largest change first."""
     moved = sorted(found.moved(), key=lambda pair: -max(pair[1].value, 1 / pair[1].value))
-    if not moved:
-        return "nothing moved beyond the noise"
-    return ", ".join(f"{metric.title} {said(ratio)}" for metric, ratio in moved)
+    words = [f"{metric.title} {said(ratio)}" for metric, ratio in moved]
+    gone = [BY_NAME[name].title for name, value in found.values.items() if value == 0.0 and baseline.values.get(name)]
+    return ", ".join([*(f"no {title} at all" for title in gone), *words]) or "nothing moved beyond the noise"

@@ -11,7 +11,7 @@ import msgspec
 from forno.bench.ablate.accuracy import Accuracy
 from forno.bench.ablate.counters import Work
 from forno.bench.ablate.facts import Facts
-from forno.bench.ablate.outcome import METRICS, Found, Metric, moved_words, said
+from forno.bench.ablate.outcome import METRICS, Found, Metric, brief, moved_words
 from forno.bench.ablate.study import Measured
 from forno.bench.ablate.why import Side, reason
 from forno.bench.numbers import plural, shown
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 NOTES = (
     "Each arm is one change to the baseline, in a server of its own, with the same prompts as all arms of its round. Numbers "
-    "are means over rounds; changes are against the baseline's runs before and after in the same round, with the half-width "
-    "of their 95 % interval. · marks what is within the noise; of what is within it, one number in twenty is marked as real.",
+    "are means over rounds; changes are against the baseline's runs before and after in the same round, in brackets their "
+    "95 % interval. · marks what is within the noise; of what is within it, one number in twenty is marked as real.",
     "memory: peak resident, without claiming unused KV memory ahead. waste: of the KV slots that requests held, those without "
     "a token. KL: lower bound of the divergence of the arm's predictions from the baseline's, in nats per token (tokens that "
     "both tell among their 20 likeliest, and one bucket for the rest); identical: every log-probability is the same.",
@@ -43,6 +43,8 @@ class Line(msgspec.Struct, kw_only=True):
     facts: Facts | None = None
     running: float | None = None
     start_seconds: float | None = None
+    problems: list[str] = []
+    """What a reader must know of its runs: failed requests, a client that was the bottleneck."""
 
 
 class Best(msgspec.Struct, kw_only=True):
@@ -78,6 +80,7 @@ def line_of(found: Found, measured: Measured, facts: Facts, command: list[str]) 
     if measured.visits:
         line.work = measured.work
         line.running = _running(measured)
+        line.problems = list(dict.fromkeys(p for visit in measured.visits for p in visit.run.summary.problems))
         line.start_seconds = fmean(visit.start_seconds for visit in measured.visits)
     return line
 
@@ -98,7 +101,7 @@ def explain(line: Line, baseline: Line) -> str:
     if line.work is None or line.facts is None or baseline.work is None or baseline.facts is None:
         return "Not measured."
     base, arm = (Side(w, f, r) for w, f, r in ((x.work, x.facts, x.running) for x in (baseline, line)))  # type: ignore[arg-type]
-    moved = moved_words(line.found)
+    moved = moved_words(line.found, baseline.found)
     return f"{moved[0].upper()}{moved[1:]}. {reason(line.found.arm.technique, base, arm)}"
 
 
@@ -119,6 +122,7 @@ def print_ablation(ablation: Ablation, console: Console) -> None:
         console.print()
         console.print(Text(line.found.arm.title, style="bold"), Text(" ".join(line.found.arm.flags), style="dim"))
         console.print(Padding(Text(line.sentence), (0, 0, 0, 2)))
+    _print_problems(lines, console)
     console.print()
     if ablation.best is not None:
         console.print(Text.assemble(("Best setting found. ", "bold green"), ablation.best.said))
@@ -128,6 +132,16 @@ def print_ablation(ablation: Ablation, console: Console) -> None:
         console.print(Text("Interrupted: the last round was not finished and does not count.", style="yellow"))
     for note in NOTES:
         console.print(Text(note, style="dim"))
+
+
+def _print_problems(lines: list[Line], console: Console) -> None:
+    from rich.text import Text
+
+    if any(line.problems for line in lines):
+        console.print()
+    for line in lines:
+        for problem in line.problems:
+            console.print(Text(f"! {line.found.arm.title}: {problem}", style="yellow"))
 
 
 def _slo(ablation: Ablation) -> str:
@@ -166,17 +180,11 @@ def _cell(found: Found, metric: Metric, base: bool) -> Any:
     number = shown(value / 1e6 if metric.unit == "MB" else value)
     ratio = found.ratios.get(metric.name)
     if base or ratio is None:
-        return Text(number)
+        return Text(number, style="red" if value == 0.0 and not base and not metric.lower else "")
     if not ratio.real:
         return Text(f"{number} ·", style="dim")
     better = (ratio.value < 1) == metric.lower
-    return Text(
-        f"{number} {said(ratio).split(' ±')[0].removesuffix(' %')}" + _percent(ratio), style="green" if better else "red"
-    )
-
-
-def _percent(ratio: Any) -> str:
-    return "" if said(ratio).startswith("×") else "%"
+    return Text(f"{number} {brief(ratio)}", style="green" if better else "red")
 
 
 def _work_table(lines: list[Line]) -> Table:

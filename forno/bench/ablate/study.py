@@ -187,11 +187,12 @@ class Study:
         after = await _counters(target)
         if not run.summary.completed and not self.stopped:
             raise ConfigError(f"no request was answered: {'; '.join(run.summary.problems) or 'no reason is known'}")
+        clients = self.plan.load.clients if isinstance(self.plan.load, Closed) else 0
         measured.visits.append(
             Visit(
                 round=number,
                 run=run,
-                work=counters.work_between(before, after),
+                work=counters.work_between(before, after, clients),
                 peak_memory=server.peak_memory(),
                 start_seconds=server.start_seconds,
             )

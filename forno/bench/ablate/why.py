@@ -44,6 +44,12 @@ class Side:
         return (work.prompt_tokens - work.cached_tokens) / work.requests if work.requests else 0.0
 
     @property
+    def prompt_steps(self) -> float | None:
+        """Share of the steps that computed prompt tokens."""
+        work = self.work
+        return None if work.decode_steps is None or not work.steps else 1 - work.decode_steps / work.steps
+
+    @property
     def flops_per_token(self) -> float:
         """Of a prompt's token."""
         return self.facts.prompt.flops / PROMPT
@@ -75,6 +81,14 @@ def _reads(base: Side, arm: Side) -> str:
     )
 
 
+def _here(base: Side, arm: Side, kind: str, noun: str) -> str:
+    """What this run moved of one kind."""
+    here, there = (side.work.per_output(getattr(side.work, kind)) for side in (arm, base))
+    if here is None or there is None:
+        return ""
+    return f". Here, each output token took {quantity(here)} of {noun} instead of {quantity(there)}"
+
+
 def _batching(base: Side, arm: Side) -> str:
     here, there = arm.work.rows_per_step, base.work.rows_per_step
     if here < 0.97 * there:
@@ -95,8 +109,16 @@ def _chunking(base: Side, arm: Side) -> str:
     return (
         f"A prompt of {shown(prompt)} uncached tokens reads the {quantity(weights)} of weights {steps[0]} {times} in steps of "
         f"at most {here:,} tokens instead of {steps[1]} at {there:,}; a full step keeps the decodes beside it waiting for "
-        f"{flops[0]} instead of {flops[1]}. In all, {_reads(base, arm)}."
+        f"{flops[0]} instead of {flops[1]}. {_mixed(base, arm)}, {_reads(base, arm)}."
     )
+
+
+def _mixed(base: Side, arm: Side) -> str:
+    """How many of the steps made decodes wait for prompts."""
+    shares = [side.prompt_steps for side in (arm, base)]
+    if shares[0] is None or shares[1] is None:
+        return "In all"
+    return f"{percent(shares[0])} of the steps held prompt tokens instead of {percent(shares[1])}; in all"
 
 
 def _prefix(base: Side, arm: Side) -> str:
@@ -117,10 +139,11 @@ def _fusion(base: Side, arm: Side) -> str:
     prompt = f"{quantity(here.prompt.activation_bytes)} instead of {quantity(there.prompt.activation_bytes)}"
     share = here.decode.bytes / there.decode.bytes - 1
     work = here.prompt.flops / there.prompt.flops - 1
-    flops = "the FLOPs are the same" if abs(work) < 5e-4 else f"and the FLOPs grow by {percent(work)}"
+    flops = "are the same" if abs(work) < 5e-4 else f"grow by {percent(work)}"
     return (
         f"A step is {here.num_ops} ops with a barrier after each instead of {there.num_ops}; a prompt of {PROMPT} tokens moves "
-        f"{prompt} of activations, a step of {BATCH} decodes {percent(share)} more bytes in all; {flops}."
+        f"{prompt} of activations, a step of {BATCH} decodes {percent(share)} more bytes in all; the FLOPs {flops}"
+        f"{_here(base, arm, 'activation_bytes', 'activations')}."
     )
 
 
@@ -130,7 +153,8 @@ def _attention(base: Side, arm: Side) -> str:
     return (
         f"Scores are written, read and written by the softmax, and read again, 16 bytes each: {quantity(extra)} more for a "
         f"prompt of {PROMPT} tokens, beside {quantity(base.facts.prompt.bytes)} in all, and {quantity(decode)} more for a step "
-        f"of {BATCH} decodes after {CONTEXT} tokens, beside {quantity(base.facts.decode.bytes)}."
+        f"of {BATCH} decodes after {CONTEXT} tokens, beside {quantity(base.facts.decode.bytes)}"
+        f"{_here(base, arm, 'activation_bytes', 'activations')}."
     )
 
 
@@ -142,7 +166,8 @@ def _reservation(base: Side, arm: Side) -> str:
         text += f": {percent(wasted[0])} of the slots held no token, where blocks leave {percent(wasted[1])}"
     if arm.running is not None and base.running is not None:
         text += f"; {shown(arm.running)} requests ran at a time instead of {shown(base.running)}"
-    return f"{text}. Prefixes cannot be shared."
+    prompts = f"a prompt computes {shown(arm.computed_prompt)} tokens instead of {shown(base.computed_prompt)}"
+    return f"{text}. Prefixes are not shared: {prompts}."
 
 
 def _kv(base: Side, arm: Side) -> str:
@@ -150,7 +175,8 @@ def _kv(base: Side, arm: Side) -> str:
     return (
         f"A token's keys and values take {here.kv_bytes_per_token:,.0f} B instead of {there.kv_bytes_per_token:,.0f}; a step "
         f"of {BATCH} decodes after {CONTEXT} tokens moves {quantity(here.decode.kv_bytes)} of them instead of "
-        f"{quantity(there.decode.kv_bytes)}, in all {quantity(here.decode.bytes)} instead of {quantity(there.decode.bytes)}."
+        f"{quantity(there.decode.kv_bytes)}, in all {quantity(here.decode.bytes)} instead of {quantity(there.decode.bytes)}"
+        f"{_here(base, arm, 'kv_bytes', 'KV')}."
     )
 
 

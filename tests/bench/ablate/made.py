@@ -24,6 +24,7 @@ WORK = Work(
     requests=16,
     steps=300,
     rows=3000,
+    decode_steps=90,
     prompt_tokens=2000,
     cached_tokens=0,
     output_tokens=1000,

@@ -33,9 +33,9 @@ def test_ratios_are_to_both_baselines_of_a_round() -> None:
 
 
 def test_an_arm_that_was_never_measured_has_no_numbers() -> None:
-    _, (found,) = compare(baseline(), [Measured(arm=ARMS["static"], error="it did not start")])
+    alone, (found,) = compare(baseline(), [Measured(arm=ARMS["static"], error="it did not start")])
     assert (found.values, found.ratios) == ({}, {})
-    assert moved_words(found) == "nothing moved beyond the noise"
+    assert moved_words(found, alone) == "nothing moved beyond the noise"
 
 
 def test_the_best_of_each_technique_is_combined() -> None:
@@ -64,10 +64,10 @@ def test_with_limits_goodput_counts_and_anything_is_better_than_none() -> None:
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (Ratio(value=1.42, low=1.36, high=1.4827), "+42 ± 6 %"),
-        (Ratio(value=0.95, low=0.93, high=0.9704), "−5.0 ± 2.0 %"),
+        (Ratio(value=1.42, low=1.04, high=1.93), "+42 % (+4.0 to +93)"),
+        (Ratio(value=0.95, low=0.93, high=0.9704), "−5.0 % (−7.0 to −3.0)"),
         (Ratio(value=1.5), "+50 %"),
-        (Ratio(value=5.0, low=4.0, high=6.25), "× 5"),
+        (Ratio(value=48.2, low=38.4, high=61.1), "× 48 (38 to 61)"),
     ],
 )
 def test_ratios_in_words(ratio: Ratio, text: str) -> None:
@@ -75,6 +75,12 @@ def test_ratios_in_words(ratio: Ratio, text: str) -> None:
 
 
 def test_the_largest_change_is_named_first() -> None:
-    _, (found,) = compare(baseline(), [arm_of("static", 60, 61, 59)])
-    assert moved_words(found).startswith("TTFT p50 +100 ± ")
-    assert "output −40 ± " in moved_words(found)
+    alone, (found,) = compare(baseline(), [arm_of("static", 60, 61, 59)])
+    assert moved_words(found, alone).startswith("TTFT p50 +100 % (")
+    assert "output −40 % (−" in moved_words(found, alone)
+
+
+def test_what_vanished_is_named_though_it_has_no_ratio() -> None:
+    other = measured(ARMS["static"], *(visit(n, goodput=0.0) for n in range(3)))
+    alone, (found,) = compare(baseline(goodput=3.0), [other])
+    assert moved_words(found, alone).startswith("no goodput at all")

@@ -44,6 +44,7 @@ def test_every_technique_has_a_reason() -> None:
             "A prompt of 125 uncached tokens reads the 97 MB of weights 2 times in steps of at most 64",
         ),
         ("chunking", {}, {"budget": 64}, "waiting for 14.4 GFLOP instead of 57.5 GFLOP"),
+        ("chunking", {"decode_steps": 290.0}, {}, "3.3 % of the steps held prompt tokens instead of 70 %; in all, the 97 MB"),
         ("prefix", {}, {}, "The cache found 0.0 % of the prompts' tokens here: there was nothing to lose."),
         ("fusion", {}, {"num_ops": 500}, "A step is 500 ops with a barrier after each instead of 245"),
         ("kv", {}, {"kv_bytes_per_token": 12_240}, "A token's keys and values take 12,240 B instead of 23,040"),
@@ -82,6 +83,7 @@ def test_scores_in_memory_are_bytes() -> None:
     )
     text = reason("attention", BASE, Side(WORK, facts))
     assert "1.13 GB more for a prompt of 512 tokens, beside 640 MB in all, and 35 MB more for a step of 16 decodes" in text
+    assert "Here, each output token took 3 MB of activations instead of 3 MB." in text
 
 
 def test_weights_are_reckoned_where_the_server_does_not_count_bytes() -> None:

@@ -117,9 +117,9 @@ def test_what_helps_is_combined_and_measured_again(
         *("forno", "serve", "--model", model),
         *("--speculative", "ngram", "--max-num-batched-tokens", "512"),
     ]
-    assert found.best.said.startswith("n-gram speculation, chunks of 512: output tok/s +50 ")
+    assert found.best.said.startswith("n-gram speculation, chunks of 512: output tok/s +50 % (")
     static = next(line for line in found.arms if line.found.arm.name == "static")
-    assert static.sentence.startswith("Output −40 ")
+    assert static.sentence.startswith("Output −40 % (")
     assert "A step computed 10 tokens instead of 10" in static.sentence
 
 
