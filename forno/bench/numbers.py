@@ -30,5 +30,5 @@ def plural(count: int, noun: str) -> str:
 
 def short(text: str, length: int = 60) -> str:
     """The beginning of a text of unknown origin, in one line and printable."""
-    line = "".join(c if c.isprintable() else " " for c in " ".join(text[: 4 * length].split()))
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * length]).split())
     return line if len(line) <= length else line[: length - 1] + "…"

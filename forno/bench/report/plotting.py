@@ -107,13 +107,13 @@ def logarithmic(axis: Axes, which: str) -> None:
     line.set_minor_formatter(NullFormatter())
 
 
-def plain(axis: Axes, *which: str) -> None:
-    """Linear axes with few ticks and thousands apart."""
+def plain(axis: Axes, *which: str, whole: bool = False) -> None:
+    """Linear axes with few ticks and thousands apart; ``whole``: what is counted has no halves."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for name in which:
         line = getattr(axis, f"{name}axis")
-        line.set_major_locator(MaxNLocator(6, integer=False))
+        line.set_major_locator(MaxNLocator(6, integer=whole))
         line.set_major_formatter(FuncFormatter(tick))
 
 

@@ -89,7 +89,7 @@ def _counts(axis: Axes, run: Run) -> None:
             axis.plot(times, values, color=color, linestyle=line, drawstyle="steps-post", linewidth=1.6)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("requests")
-    plotting.plain(axis, "y")
+    plotting.plain(axis, "y", whole=True)
 
 
 def thinned(times: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
