@@ -197,7 +197,7 @@ def test_steps_are_labelled_and_all_time_has_a_label(server: Running) -> None:
         assert step["label"] in state["seconds_by_label"]
         assert min(step["predicted"], step["flops"], step["bytes"], step["share"], step["intensity"]) > 0
     more = server.http.get("/debug/state", params={"steps": 2000}).json()["steps"]
-    assert len(more) == more[-1]["number"], "all that there were"
+    assert len(more) == min(2000, more[-1]["number"]), "all that there were"
     spent = sum(state["seconds_by_label"].values())
     first, last = state["steps"][0], state["steps"][-1]
     assert spent >= last["start"] + last["wall"] - first["start"]
