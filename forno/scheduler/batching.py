@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from forno.config import SchedulerConfig
+from forno.observe.record import Shortage
 from forno.scheduler.waiting import WaitingLine
 
 
 class Batching(Protocol):
     """Says how many waiting requests may join. Knows counts and times; touches no request."""
+
+    no_seat: Shortage
+    """What a request waits for while there is no seat."""
 
     def seats(self, now: float, running: int, waiting: WaitingLine) -> int:
         """Requests that may join in this step. ``now`` is in seconds on the scheduler's clock."""
@@ -24,6 +28,8 @@ class Batching(Protocol):
 
 class Continuous:
     """A seat is free as soon as a request finishes."""
+
+    no_seat = Shortage.SEATS
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._size = config.max_num_seqs
@@ -40,6 +46,8 @@ class Continuous:
 
 class Static:
     """Whoever waits when nothing runs forms a batch; it runs until its last request has finished."""
+
+    no_seat = Shortage.BATCH
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._size = config.max_num_seqs

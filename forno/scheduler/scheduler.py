@@ -182,7 +182,8 @@ class Scheduler:
     def pressure(self) -> Pressure:
         """Who was left waiting by the step that was committed last, and for what; how full the blocks are."""
         waiting = len(self.waiting)
-        return (waiting, self._shortage() if waiting else None, *self.cache.use.last)
+        lacking = self._step.lacking(self.waiting.first(), self._batching.no_seat) if waiting else None
+        return (waiting, lacking, *self.cache.use.last)
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
@@ -208,19 +209,6 @@ class Scheduler:
             if not self._admit(newcomer, match, step, now):
                 return
             step.seats -= 1
-
-    def _shortage(self) -> Shortage:
-        """Why the first waiting sequence did not join."""
-        step = self._step
-        if step.shortage is not None:
-            return step.shortage
-        if self.waiting.first() is None:  # all are parked
-            return Shortage.PREFIX
-        if step.seats <= 0:
-            return Shortage.SEATS if self.config.batching == "continuous" else Shortage.BATCH
-        if step.budget <= 0:
-            return Shortage.TOKENS
-        return Shortage.BLOCKS if step.barrier < END_OF_LINE else Shortage.PREFIX  # all were, until the step was over
 
     def _chunk(self, pending: int, budget: int) -> int:
         """How many of ``pending`` tokens one sequence may compute in this step."""

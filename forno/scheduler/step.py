@@ -61,6 +61,18 @@ class Step:
         self.budget += self.tokens.pop(sequence, 0)
         self.starve(sequence)
 
+    def lacking(self, first: Sequence | None, no_seat: Shortage) -> Shortage:
+        """What kept the ``first`` in line from joining; None: all are parked. ``no_seat``: what the lack of one means."""
+        if self.shortage is not None:
+            return self.shortage
+        if first is None:
+            return Shortage.PREFIX
+        if self.seats <= 0:
+            return no_seat
+        if self.budget <= 0:
+            return Shortage.TOKENS
+        return Shortage.BLOCKS if self.barrier < END_OF_LINE else Shortage.PREFIX  # all were parked, until the step was over
+
     def starve(self, sequence: Sequence) -> None:
         """``sequence`` did not get the blocks it needs."""
         self.barrier = min(self.barrier, sequence.rank)
