@@ -22,7 +22,8 @@ from benchmarks.measure import Contention, machine, table
 from forno.config import DEFAULT_MODEL
 from forno.engine.build import build_engine, engine_config
 from forno.engine.engine import Engine
-from forno.observe.recorder import Recorder, Silent
+from forno.observe.recorder import Recorder
+from forno.observe.silent import Silent
 from forno.request import Request, SamplingParams, StepPlan, StepResult
 
 PROMPT = 32

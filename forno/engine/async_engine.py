@@ -18,7 +18,7 @@ from forno.engine.engine import Engine
 from forno.engine.stats import EngineStats, FinishedRequest, StepSample
 from forno.engine.stream import Stream
 from forno.errors import DrainingError, EngineError, FornoError, RequestError
-from forno.observe.recorder import Silent
+from forno.observe.silent import Silent
 from forno.request import FinishReason, Request, RequestOutput
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from forno.cache import ContiguousCache, KvCache
 from forno.config import ENGINE_PARTS, CacheConfig, EngineConfig, ModelConfig
 from forno.engine.engine import Engine
 from forno.engine.output import OutputProcessor
-from forno.observe.recorder import Recorder, Silent
+from forno.observe.recorder import Recorder
+from forno.observe.silent import Silent
 from forno.options import from_args, from_options, refuse_unknown
 from forno.phases import PhaseClock
 from forno.request import Request, Runner

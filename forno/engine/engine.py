@@ -9,7 +9,7 @@ from forno import env
 from forno.engine.output import OutputProcessor
 from forno.engine.stats import EngineStats, StatsCollector
 from forno.errors import RequestError
-from forno.observe.recorder import Silent
+from forno.observe.silent import Silent
 from forno.request import Request, RequestOutput, Runner, StepResult
 from forno.scheduler import Scheduler, Sequence
 

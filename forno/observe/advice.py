@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from forno.cache.misses import Miss
 from forno.config import LEAST_MIXED, SchedulerConfig
-from forno.observe.explain import ENGINE, Explanation, Kind, Predict, by_tokens
+from forno.observe.explain import ENGINE, Predict, by_tokens
+from forno.observe.explanation import Explanation, Kind
 from forno.observe.record import Shortage
 
 LEAST_SHARE = 0.01

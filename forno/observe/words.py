@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forno.cache.misses import Lookup, Miss
-from forno.observe.explain import Kind
+from forno.observe.explanation import Kind
 
 MEANS = {
     Kind.READING: "its bytes came and were read",

@@ -20,7 +20,7 @@ from forno.cache import KvCache, Match
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.errors import DeadlineError
 from forno.observe.record import Pressure, Shortage
-from forno.observe.recorder import Silent
+from forno.observe.silent import Silent
 from forno.request import FinishReason, Request, Row, StepPlan, StepResult
 from forno.scheduler.admission import Admission
 from forno.scheduler.batching import BATCHINGS

@@ -9,7 +9,8 @@ from urllib.parse import parse_qs
 from forno import __version__
 from forno.errors import RequestError
 from forno.observe.advice import Settings, advise
-from forno.observe.explain import ENGINE, Explanation, Predict, by_tokens, explain
+from forno.observe.explain import ENGINE, Predict, by_tokens, explain
+from forno.observe.explanation import Explanation
 from forno.observe.record import RequestRecord, Shortage, StepRecord
 from forno.observe.words import MEANS, of_lookup
 from forno.server import observe_wire as wire

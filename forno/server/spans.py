@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from forno import __version__
 from forno.errors import ConfigError
-from forno.observe.explain import Explanation
+from forno.observe.explanation import Explanation
 from forno.observe.record import RequestRecord
 
 try:

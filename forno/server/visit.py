@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from forno.observe.record import RequestRecord
-from forno.observe.recorder import Silent
+from forno.observe.silent import Silent
 from forno.server.limits import Send
 
 BEGUN = "forno.begun"

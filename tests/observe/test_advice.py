@@ -6,7 +6,7 @@ import pytest
 
 from forno.config import SchedulerConfig
 from forno.observe.advice import Advice, Settings, advise
-from forno.observe.explain import Kind
+from forno.observe.explanation import Kind
 from forno.observe.record import Shortage
 from tests.helpers.fake_runner import some_tokens
 from tests.observe.timed_engine import STEP, TOKEN, Timed, random_run, step_cost

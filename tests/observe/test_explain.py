@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forno.cache.misses import Miss
-from forno.observe.explain import CURRENT_STEP, ENGINE, Kind, Phase, explain
+from forno.observe.explain import CURRENT_STEP, ENGINE, explain
+from forno.observe.explanation import Kind, Phase
 from forno.observe.record import RequestRecord, Shortage
 from forno.observe.recorder import Recorder
 from tests.helpers.fake_runner import some_tokens

@@ -12,7 +12,8 @@ from forno.cache.misses import Lookup, Miss
 from forno.config import SchedulerConfig
 from forno.engine.engine import Engine
 from forno.observe.record import Pressure, RequestRecord, Shortage
-from forno.observe.recorder import ROWS_PER_STEP, Recorder, Silent
+from forno.observe.recorder import ROWS_PER_STEP, Recorder
+from forno.observe.silent import Silent
 from forno.request import FinishReason, Request, RequestOutput, Row, SamplingParams, StepPlan, StepResult
 from forno.scheduler import Scheduler
 from tests.helpers.fake_runner import FakeRunner, some_tokens

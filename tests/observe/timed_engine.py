@@ -8,7 +8,8 @@ from dataclasses import replace
 from forno.cache import KvCache
 from forno.config import SchedulerConfig, SpeculativeConfig
 from forno.engine.engine import Engine
-from forno.observe.explain import Explanation, explain
+from forno.observe.explain import explain
+from forno.observe.explanation import Explanation
 from forno.observe.recorder import Recorder
 from forno.request import Request, RequestOutput, SamplingParams, StepPlan, StepResult
 from forno.scheduler import Scheduler

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from forno.observe.record import RequestRecord
-from forno.observe.recorder import Recorder, Silent
+from forno.observe.recorder import Recorder
+from forno.observe.silent import Silent
 from forno.request import Request
 from forno.server.visit import BLOCKED, Visit
 
