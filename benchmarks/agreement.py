@@ -20,7 +20,6 @@ import signal
 import statistics
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,8 @@ from benchmarks.peers.aiperf import AiPerf
 from benchmarks.peers.guidellm import GuideLlm
 from benchmarks.peers.place import DEFAULT_DIR, REPOSITORY, PeerError
 from benchmarks.servers import MODEL, ServerError
+from forno.bench.ablate.counters import parse
+from forno.bench.ask import get
 from forno.bench.ruler import Ruler
 from forno.bench.workloads import RandomWorkload
 from forno.config import DEFAULT_MODEL
@@ -108,9 +109,7 @@ def histograms(kind: str, url: str) -> dict[str, float]:
     """Sums and counts of ``TIMES`` up to now; nothing of a server that has none."""
     if kind == "steady":
         return {}
-    with urllib.request.urlopen(f"{url}/metrics", timeout=LIMIT) as response:
-        lines = [line for line in response.read().decode().splitlines() if not line.startswith("#")]
-    values = {line.split("{")[0].removeprefix("forno:"): float(line.rsplit(" ", 1)[1]) for line in lines}
+    values = parse(get(f"{url}/metrics").decode())
     return {f"{name}_{what}": values.get(f"{name}_{what}", 0.0) for name in TIMES for what in ("sum", "count")}
 
 

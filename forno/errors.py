@@ -74,3 +74,7 @@ class EngineError(FornoError):
 
 class ResultError(FornoError):
     """A benchmark's result file is missing, malformed or of another version; or two of them have nothing to compare."""
+
+
+class UnreachableError(FornoError):
+    """A server gave a tool no answer, refused to, or gave one that cannot be read."""

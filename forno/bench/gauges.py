@@ -1,9 +1,11 @@
-"""A server's gauges from its ``/metrics`` page: running, waiting, KV cache in use. It knows the text format and some names."""
+"""A server's gauges from its ``/metrics`` page: running, waiting, KV cache in use. It knows what servers call them."""
 
 from __future__ import annotations
 
-import re
+from itertools import chain
 from typing import TYPE_CHECKING
+
+from forno.bench.exposition import samples
 
 if TYPE_CHECKING:
     import aiohttp
@@ -52,20 +54,9 @@ class Gauges:
 
 
 def parse(page: str) -> Reading:
-    """The gauges on a page of the Prometheus text format; several series of one name are summed."""
-    running, waiting, kv = (_first(page, names) for names in NAMES.values())
+    """The gauges on a page; several series of one name are summed."""
+    found: dict[str, float] = {}
+    for sample in samples(page, chain(*NAMES.values())):
+        found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    running, waiting, kv = (next((found[name] for name in names if name in found), None) for names in NAMES.values())
     return running, waiting, kv
-
-
-def _first(page: str, names: tuple[str, ...]) -> float | None:
-    return next((value for name in names if (value := _series(page, name)) is not None), None)
-
-
-def _series(page: str, name: str) -> float | None:
-    if name not in page:
-        return None
-    found = re.findall(rf"^{name}(?:\{{[^\n]*\}})?[ \t]+([-+.\w]+)", page, re.MULTILINE)
-    try:
-        return sum(map(float, found)) if found else None
-    except ValueError:
-        return None

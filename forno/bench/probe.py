@@ -27,12 +27,6 @@ OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 """Fields that a load is poorer without, but possible."""
 
 
-def base_url(text: str) -> str:
-    """A server's URL without ``/v1`` and trailing slashes; ``http://`` is added where no scheme is given."""
-    url = text if "://" in text else f"http://{text}"
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 async def find_model(session: aiohttp.ClientSession, url: str) -> str:
     """The one model that the server serves. Raises ``ConfigError`` if there are several, or it does not say."""
     status, body = await _fetch(session, "GET", url + "/v1/models")

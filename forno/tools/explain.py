@@ -1,19 +1,19 @@
-"""``forno explain``: where a request's time went, asked from a running server. It knows HTTP; ``explain_view`` draws."""
+"""``forno explain``: where a request's time went, asked from a running server; ``explain_view`` draws."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from typing import Any
+from urllib.parse import quote
 
 from forno import env
-from forno.errors import ConfigError, FornoError
+from forno.bench.ask import base_url, get
+from forno.errors import UnreachableError
 
 TIMEOUT = 30.0
+"""A list of requests is worked out one by one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation, or the list; 0."""
-    url = args.url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url must start with http:// or https://, got {args.url!r}")
-    path = f"/explain/{urllib.parse.quote(args.id, safe='')}" if args.id else f"/explain?count={args.count}"
-    found = ask(url + path, args.api_key or env.API_KEY.get())
+    path = f"/explain/{quote(args.id, safe='')}" if args.id else f"/explain?count={args.count}"
+    found = ask(base_url(args.url) + path, args.api_key or env.API_KEY.get())
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -46,25 +43,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def ask(url: str, key: str) -> Any:
-    """The JSON at ``url``. Raises ``FornoError`` with what the server says, or why there is no answer."""
-    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
+def ask(url: str, api_key: str) -> Any:
+    """The JSON at ``url``. Raises ``UnreachableError``."""
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as error:
-        raise FornoError(_message(error.read()) or f"{url} answered {error.code}") from error
-    except (OSError, ValueError) as error:
-        raise FornoError(
-            f"no answer from {url}: {getattr(error, 'reason', error)}; is a server running there (--url)?"
-        ) from error
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        return json.loads(get(url, api_key, TIMEOUT))
+    except (ValueError, RecursionError) as error:
+        raise UnreachableError(f"{url} sends no JSON: {error}") from error
 
 
 def _width() -> int:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from forno import env
-from forno.errors import ConfigError
-from forno.tools.watch import UnreachableError, Watch
+from forno.bench.ask import base_url
+from forno.errors import ConfigError, UnreachableError
+from forno.tools.watch import Watch
 
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
 
@@ -31,10 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Watch until Ctrl-C; 0."""
     if not LEAST_INTERVAL <= args.interval <= MOST_INTERVAL:
         raise ConfigError(f"--interval must be {LEAST_INTERVAL:g} to {MOST_INTERVAL:g} seconds, got {args.interval:g}")
-    url = args.url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url must start with http:// or https://, got {args.url!r}")
-    watch = Watch(url, args.api_key or env.API_KEY.get())
+    watch = Watch(base_url(args.url), args.api_key or env.API_KEY.get())
     try:
         if args.json:
             print_json(watch, args.interval, args.once)

@@ -1,19 +1,20 @@
-"""What ``forno top`` knows of a server: its state and its histograms, asked again and again. It knows HTTP, no terminal."""
+"""What ``forno top`` knows of a server: its state and its histograms, asked again and again. It knows no terminal."""
 
 from __future__ import annotations
 
 import json
 import math
-import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from forno.errors import FornoError
+from forno.bench.ask import get
+from forno.bench.exposition import samples
+from forno.errors import UnreachableError
 
 STATE, METRICS = "/debug/state", "/metrics"
 WINDOW = 10.0
@@ -23,10 +24,6 @@ LATENCIES = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_
 QUANTILES = (0.5, 0.95, 0.99)
 LABELS = ("weights", "kv", "compute", "overhead", "starved", "idle")
 """What a step can wait for, and no step: the parts of ``seconds_by_label``, in the order in which they are drawn."""
-
-
-class UnreachableError(FornoError):
-    """The server gave no answer, or none that can be read."""
 
 
 class Step(msgspec.Struct):
@@ -106,25 +103,16 @@ def quantile(buckets: Buckets, q: float) -> float | None:
     return low
 
 
-def read_histograms(text: str) -> dict[str, Buckets]:
-    """The histograms of ``LATENCIES`` in an exposition, whatever its prefix; several engines are summed up."""
-    found: dict[str, dict[float, float]] = {key: {} for key in LATENCIES}
+def read_histograms(page: str) -> Mapping[str, Buckets]:
+    """The histograms of ``LATENCIES`` on a page of metrics, whatever their prefix; several engines are summed up."""
+    found: dict[str, dict[float, float]] = {}
     names = {f"{name}_bucket": key for key, name in LATENCIES.items()}
-    for line in text.splitlines():
-        name, brace, rest = line.partition("{")
-        key = names.get(name.rpartition(":")[2])
-        if not brace or key is None:
-            continue
-        labels, _, value = rest.rpartition("}")
-        bound = next((part[4:-1] for part in labels.split(",") if part.startswith('le="')), None)
-        if bound is None:
-            continue
-        try:
-            edge, count = float(bound), float(value.split()[0])
-        except (ValueError, IndexError) as error:
-            raise UnreachableError(f"{METRICS} has a line that cannot be read: {line[:80]!r}") from error
-        found[key][edge] = found[key].get(edge, 0.0) + count
-    return {key: buckets for key, buckets in found.items() if buckets}
+    for sample in samples(page, names):
+        with suppress(ValueError, KeyError):  # what is no bound is nobody's bucket
+            bound = float(sample.labels["le"])
+            buckets = found.setdefault(names[sample.metric], {})
+            buckets[bound] = buckets.get(bound, 0.0) + sample.value
+    return found
 
 
 @dataclass
@@ -138,33 +126,19 @@ class Watch:
 
     def ask(self, now: float) -> Sample:
         """One more sample, taken at ``now``. Raises ``UnreachableError``; what was known stays."""
-        raw = _parsed(self._get(STATE))
+        raw = _parsed(get(self.url + STATE, self.key, TIMEOUT))
         try:
             state = msgspec.convert(raw, State)
         except msgspec.ValidationError as error:
             raise UnreachableError(f"{self.url}{STATE} is not what forno's servers say: {error}") from error
-        sample = Sample(now, state, raw, read_histograms(self._get(METRICS).decode("utf-8", "replace")))
+        page = get(self.url + METRICS, self.key, TIMEOUT)
+        sample = Sample(now, state, raw, read_histograms(page.decode("utf-8", "replace")))
         if self.samples and _restarted(self.samples[-1].state, state):
             self.samples.clear()
         self.samples.append(sample)
         while len(self.samples) > 2 and self.samples[1].time <= now - WINDOW:
             self.samples.popleft()
         return sample
-
-    def _get(self, path: str) -> bytes:
-        request = urllib.request.Request(self.url + path)
-        if self.key:
-            request.add_header("authorization", f"Bearer {self.key}")
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                return bytes(response.read())
-        except urllib.error.HTTPError as error:
-            raise UnreachableError(_explain(self.url, path, error)) from error
-        except (OSError, ValueError) as error:  # URLError is an OSError; http.client's own are below
-            reason = getattr(error, "reason", None) or error
-            raise UnreachableError(f"no answer from {self.url}: {reason}") from error
-        except Exception as error:
-            raise UnreachableError(f"{self.url} sent no HTTP that can be read: {error!r}") from error
 
     # -- what it amounts to ---------------------------------------------------------------------------------------
 
@@ -205,19 +179,11 @@ def _restarted(before: State, after: State) -> bool:
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreachableError(f"{STATE} is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise UnreachableError(f"{STATE} is no JSON object")
     return value
-
-
-def _explain(url: str, path: str, error: urllib.error.HTTPError) -> str:
-    if error.code == 401:
-        return f"{url} wants an API key: give --api-key or set FORNO_API_KEY"
-    if error.code == 404:
-        return f"{url} has no {path}: it is no forno server, an older one, or one with --no-record"
-    return f"{url}{path} answers {error.code} {error.reason}"
 
 
 def finite(values: Iterable[float | None]) -> list[float]:

@@ -7,24 +7,13 @@ from typing import Any
 import pytest
 
 from forno.bench.client import Target, open_session
-from forno.bench.probe import base_url, counter, describe, find_model, settle
+from forno.bench.probe import counter, describe, find_model, settle
 from forno.bench.workload import Call
 from forno.errors import ConfigError
 from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, reply, serving, stream, usage, whole
 
 CALL = Call(2, ({"role": "user", "content": "What is an oven?"},))
 FIELDS = {"temperature": 0.0, "ignore_eos": True, "cache_salt": "x"}
-
-
-@pytest.mark.parametrize(
-    "text", ["http://a:8", "http://a:8/", "http://a:8/v1", "http://a:8/v1/", "a:8", "a:8/v1"]
-)  # fmt: skip
-def test_addresses(text: str) -> None:
-    assert base_url(text) == "http://a:8"
-
-
-def test_a_path_before_v1_is_kept() -> None:
-    assert base_url("https://host/openai/v1") == "https://host/openai"
 
 
 async def model_of(script: Script) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
+
+from tests.helpers.pages import Pages
 
 
 def state(uptime: float = 3725.0, running: int = 8, waiting: int = 2, steps: int = 60) -> dict[str, Any]:
@@ -81,3 +84,8 @@ def metrics(scale: int = 1, prefix: str = "forno") -> str:
             lines.append(f'{prefix}:{name}_bucket{{{labels},le="{bound}"}} {float(count * scale)}')
         lines.append(f"{prefix}:{name}_count{{{labels}}} {100.0 * scale}")
     return "# HELP forno:x A line with {braces}.\n" + "\n".join(lines) + "\n"
+
+
+def pages(state: Any = None, metrics: str = "") -> Pages:
+    """A server that is in ``state``."""
+    return Pages({"/debug/state": (200, json.dumps(state)), "/metrics": (200, metrics)})

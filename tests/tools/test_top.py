@@ -9,12 +9,12 @@ from unittest import mock
 import pytest
 
 from forno.__main__ import main
+from tests.helpers.pages import serving
 from tests.tools import fake_state
-from tests.tools.test_watch import Pages, serving
 
 
 def test_one_view(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Pages(fake_state.state(), fake_state.metrics())) as pages:
+    with serving(fake_state.pages(fake_state.state(), fake_state.metrics())) as pages:
         assert main(["top", "--url", pages.url + "/v1/", "--once"]) == 0
     out = capsys.readouterr().out
     assert "8 running, 2 waiting" in out
@@ -22,7 +22,7 @@ def test_one_view(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Pages(fake_state.state(), fake_state.metrics())) as pages:
+    with serving(fake_state.pages(fake_state.state(), fake_state.metrics())) as pages:
         assert main(["top", "--url", pages.url, "--once", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["state"] == fake_state.state()
@@ -33,7 +33,7 @@ def test_json_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_nobody_there_is_an_error_of_one_look(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Pages()) as pages:
+    with serving(fake_state.pages()) as pages:
         pass
     assert main(["top", "--url", pages.url, "--once", *form]) == 1
     assert "forno top: no answer from http://127.0.0.1" in capsys.readouterr().err
@@ -42,7 +42,7 @@ def test_nobody_there_is_an_error_of_one_look(form: list[str], capsys: pytest.Ca
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_it_keeps_trying_until_interrupted(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The server is there, goes, comes back; Ctrl-C leaves without a word."""
-    with serving(Pages(fake_state.state(), fake_state.metrics())) as pages:
+    with serving(fake_state.pages(fake_state.state(), fake_state.metrics())) as pages:
         good, naps = dict(pages.pages), []
 
         def nap(seconds: float) -> None:
@@ -65,7 +65,7 @@ def test_it_keeps_trying_until_interrupted(form: list[str], capsys: pytest.Captu
     [
         (["--interval", "0"], "--interval must be 0.1 to 3600 seconds"),
         (["--interval", "nan"], "--interval must be"),
-        (["--url", "localhost:8000"], "--url must start with http"),
+        (["--url", "ftp://localhost:8000"], "must start with http"),
     ],
 )
 def test_bad_options(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

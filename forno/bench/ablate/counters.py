@@ -1,15 +1,15 @@
-"""What a server computed meanwhile, from its ``/metrics`` page before and after. It knows the text format and forno's names."""
+"""What a server computed meanwhile, from its ``/metrics`` page before and after. It knows forno's names."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-_LINE = re.compile(r"^(?:forno|vllm):(\w+)(?:\{([^\n]*)\})?[ \t]+([-+.\w]+)[ \t]*$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from forno.bench.exposition import samples
+
+_PREFIXES = ("forno", "vllm")
 _STEP_SIZES = "iteration_tokens_total_bucket"
 _EVERYWHERE = ("engine", "model_name")
 """Labels that every sample has."""
@@ -19,14 +19,11 @@ def parse(page: str) -> dict[str, float]:
     """Sample -> value, such as ``step_bytes_total[kv]``; buckets of all histograms but one, and what cannot be read, are left
     out."""
     found: dict[str, float] = {}
-    for name, labels, value in _LINE.findall(page):
-        own = [text for label, text in _LABEL.findall(labels) if label not in _EVERYWHERE]
-        if name.endswith(("_bucket", "_created")) and name != _STEP_SIZES:
-            continue
-        try:
-            found[name + (f"[{','.join(own)}]" if own else "")] = float(value)
-        except ValueError:
-            continue
+    for sample in samples(page):
+        own = [text for label, text in sample.labels.items() if label not in _EVERYWHERE]
+        prefix, _, name = sample.name.rpartition(":")
+        if prefix in _PREFIXES and (name == _STEP_SIZES or not name.endswith(("_bucket", "_created"))):
+            found[name + (f"[{','.join(own)}]" if own else "")] = sample.value
     return found
 
 

@@ -13,6 +13,7 @@ from math import atan2, degrees, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forno.bench.ask import LIMIT, base_url, get
 from forno.bench.numbers import plural, short, shown
 from forno.bench.report import plotting, tables
 from forno.bench.report.page import Figure, render
@@ -34,9 +35,6 @@ LABELS = {
 """Label of a step -> colour, marker, what it waited for."""
 MOST_POINTS = 2000
 """Steps that are asked for and drawn."""
-LIMIT = 64 << 20
-"""Bytes of a state."""
-TIMEOUT = 10.0
 HEIGHT = 460
 
 
@@ -54,9 +52,9 @@ class Point:
 
 
 def read_state(source: str, api_key: str = "") -> dict[str, Any]:
-    """``/debug/state`` of the server at a URL, or from a file. Raises ``ResultError``."""
+    """``/debug/state`` of the server at a URL, or from a file. Raises ``ResultError``, or ``UnreachableError``."""
     try:
-        state = json.loads(_fetch(source, api_key) if source.startswith(("http://", "https://")) else _load(source))
+        state = json.loads(_ask(source, api_key) if source.startswith(("http://", "https://")) else _load(source))
     except (ValueError, RecursionError) as error:
         raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: {short(str(error), 120)}") from None
     except OSError as error:
@@ -66,25 +64,17 @@ def read_state(source: str, api_key: str = "") -> dict[str, Any]:
     return state
 
 
-def _fetch(url: str, api_key: str) -> bytes:
-    from urllib.request import Request, urlopen
-
-    where = url if "/debug/state" in url else f"{url.rstrip('/').removesuffix('/v1')}/debug/state?steps={MOST_POINTS}"
-    request = Request(where, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-    with urlopen(request, timeout=TIMEOUT) as response:
-        return _limited(response.read(LIMIT + 1), url)
+def _ask(url: str, api_key: str) -> bytes:
+    return get(url if "/debug/state" in url else f"{base_url(url)}/debug/state?steps={MOST_POINTS}", api_key)
 
 
 def _load(path: str) -> bytes:
     if not Path(path).is_file():
         raise ResultError(f"{short(path, 80)} is no file; give the URL of a server, or a file with its /debug/state")
     with Path(path).open("rb") as file:
-        return _limited(file.read(LIMIT + 1), path)
-
-
-def _limited(data: bytes, source: str) -> bytes:
+        data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
-        raise ResultError(f"{short(source, 80)} is larger than {LIMIT >> 20} MiB")
+        raise ResultError(f"{short(path, 80)} is larger than {LIMIT >> 20} MiB")
     return data
 
 

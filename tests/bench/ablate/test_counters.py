@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from forno.bench.ablate.counters import Work, parse, work_between
 
 PAGE = """# HELP forno:step_bytes_total Least bytes.
@@ -48,8 +45,3 @@ def test_waste_is_of_the_slots_held_over_time() -> None:
     b = Work(reserved_slots=300, used_slots=30)
     assert (a + b).waste_share == 1 - 120 / 400
     assert (a + Work()).waste_share is None
-
-
-@given(st.text(max_size=200))
-def test_any_page_can_be_read(page: str) -> None:
-    assert isinstance(parse(page + PAGE), dict)

@@ -19,7 +19,7 @@ from forno.bench.report.roofline import (
     roofline_page,
     write_roofline,
 )
-from forno.errors import ResultError
+from forno.errors import ResultError, UnreachableError
 from tests.bench.report.test_page import HOSTILE, check
 
 CEILINGS = {"int8": 2e12, "bf16": 1e12, "fp32": 5e11, "dram": 7e10, "l3": 1.8e11}
@@ -131,5 +131,5 @@ def test_reading_and_writing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://", "http://[", "https://127.0.0.1:1/debug/state"])
 def test_a_server_that_is_not_there(url: str) -> None:
-    with pytest.raises(ResultError):
+    with pytest.raises(UnreachableError):
         read_state(url)

@@ -1,0 +1,54 @@
+"""One question to a server, answered whole: for tools that ask now and then. It knows HTTP, no engine and no load."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+
+from forno.errors import ConfigError, UnreachableError
+
+TIMEOUT = 10.0
+LIMIT = 64 << 20
+"""Bytes of an answer."""
+
+
+def base_url(text: str) -> str:
+    """A server's URL without ``/v1`` and trailing slashes; ``http://`` is added where no scheme is given. Raises
+    ``ConfigError`` for another scheme."""
+    url = text if "://" in text else f"http://{text}"
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"the URL of a server must start with http:// or https://, got {text!r}")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def get(url: str, api_key: str = "", timeout: float = TIMEOUT) -> bytes:
+    """The body at ``url``. Raises ``UnreachableError`` with what the server says, or why there is no answer."""
+    try:
+        request = urllib.request.Request(url, headers={"authorization": f"Bearer {api_key}"} if api_key else {})
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            body, missing = bytes(response.read(LIMIT + 1)), response.length
+    except urllib.error.HTTPError as error:
+        raise UnreachableError(_refusal(url, error)) from error
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"no answer from {url}: {getattr(error, 'reason', None) or error}") from error
+    except HTTPException as error:
+        raise UnreachableError(f"{url} sent no HTTP that can be read: {error!r}") from error
+    if len(body) > LIMIT:
+        raise UnreachableError(f"{url} sends more than {LIMIT >> 20} MiB")
+    if missing:
+        raise UnreachableError(f"{url} broke off its answer {missing} bytes before the end")
+    return body
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> str:
+    if error.code == 401:
+        return f"{url} wants an API key: give --api-key or set FORNO_API_KEY"
+    try:
+        return str(json.loads(error.read(LIMIT))["error"]["message"])
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    if error.code == 404:
+        return f"{url} is not there: it is no forno server, or an older one"
+    return f"{url} answers {error.code} {error.reason}"
