@@ -79,8 +79,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
 
 
 def _step_events(window: _Window, step: StepRecord, analysis: StepAnalysis | None) -> Iterator[Event]:
-    prompt = sum([n for r, s, n in _rows(step) if s < r.num_prompt])
-    total = sum(step.tokens)
+    prompt, total = step.prompt_tokens, sum(step.tokens)
     args: dict[str, Any] = {
         "step": step.number,
         "requests": len(step.requests),
@@ -101,11 +100,6 @@ def _step_events(window: _Window, step: StepRecord, analysis: StepAnalysis | Non
     yield window.counter("tokens of the step", step.planned, {"prompt": prompt, "other": total - prompt})
     kv = {"used": step.kv_used, "reserved in vain": max(step.kv_reserved - step.kv_used, 0)}
     yield window.counter("KV token slots", step.planned, kv)
-
-
-def _rows(step: StepRecord) -> Iterator[tuple[RequestRecord, int, int]]:
-    """Request, first position and number of tokens of each row."""
-    return zip(step.requests, step.starts, step.tokens, strict=True)
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -188,7 +182,7 @@ def _parts_of_steps(steps: Sequence[StepRecord]) -> dict[int, list[Part]]:
     reached: dict[int, int] = {}  # by serial, positions computed so far: what is below was computed before
     decoded_in: dict[int, int] = {}
     for step in steps:
-        for request, start, tokens in _rows(step):
+        for request, start, tokens in step.rows():
             mine = parts.setdefault(request.serial, [])
             before = reached.get(request.serial, 0)
             reached[request.serial] = max(before, start + tokens)

@@ -5,6 +5,7 @@ The engine's thread writes; any thread may read what it is given, for a record o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -68,10 +69,8 @@ class RequestRecord:
     """Requests that waited before it when it arrived."""
     running: int = 0
     """Requests that ran when it arrived."""
-    send_seconds: float = 0.0
-    """Time that its outputs waited for the client to read earlier ones."""
     late_send_seconds: float = 0.0
-    """Of that, the part after ``finished``: only this one delays its end."""
+    """Time after ``finished`` that its outputs waited for the client to read earlier ones: only this delays its end."""
     preempted: list[tuple[float, int]] = field(default_factory=list)
     """When it lost its blocks, and how many computed tokens with them."""
     resumed: list[tuple[float, int]] = field(default_factory=list)
@@ -119,3 +118,12 @@ class StepRecord:
     """Token slots in the blocks that running requests hold."""
     kv_used: int
     """Of those, slots that hold a token."""
+
+    def rows(self) -> Iterator[tuple[RequestRecord, int, int]]:
+        """Request, first position and number of tokens of each row."""
+        return zip(self.requests, self.starts, self.tokens, strict=True)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of prompts among those computed."""
+        return sum(min(tokens, r.num_prompt - start) for r, start, tokens in self.rows() if start < r.num_prompt)

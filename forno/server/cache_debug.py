@@ -7,6 +7,7 @@ health check; ``salt`` is only ever counted with ``--explain-salts``.
 from __future__ import annotations
 
 from forno.engine.cache_report import CacheReport
+from forno.server.endpoint import Call
 from forno.server.limits import App
 from forno.server.respond import json
 from forno.server.serving import Serving
@@ -66,7 +67,7 @@ class CacheState(Out, kw_only=True):
     waste: CacheWaste
 
 
-async def cache_state(serving: Serving, body: None, size: int) -> App:
+async def cache_state(serving: Serving, body: None, call: Call) -> App:
     kv_bytes: int = getattr(serving.engine.engine.runner, "kv_bytes", 0)  # not every runner has memory
     return json(state_of(serving.engine.cache_report(), kv_bytes))
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
+from forno.errors import RequestError
 from forno.server.limits import App
 from forno.server.visit import Visit
 
@@ -25,6 +27,17 @@ class Call:
     """The path's parameters by name."""
     visit: Visit | None = None
     """Where its times are noted; None where nobody is interested."""
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        """The query's only parameter. Raises ``RequestError`` for any other, and for what is no number within the bounds."""
+        given = parse_qs(self.query, keep_blank_values=True)
+        unknown = next((other for other in given if other != name), None)
+        if unknown is not None:
+            raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes {name}", unknown)
+        text = given.get(name, [str(default)])[-1]
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+            raise RequestError(f"{name} must be a number from {least} to {most}, got {text!r}", name)
+        return int(text)
 
 
 def call_of(scope: Mapping[str, Any], size: int, visit: Visit | None = None) -> Call:

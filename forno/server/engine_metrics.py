@@ -50,13 +50,14 @@ class EngineMetrics:
         phases: Iterable[tuple[str, float]] = (),
         attribution: Attribution | None = None,
     ) -> None:
-        """``phases``: what the start spent its time on; ``started`` is for its total."""
+        """``phases``: what the start spent its time on."""
         self.engine = engine
         self.model, self.prefix = model, prefix
         self.goodput = Goodput() if goodput is None else goodput
         self.startup = dict(phases)
         self.attribution = attribution
         self.startup_total: float | None = None
+        """Seconds until requests were taken; whoever starts the server says so."""
         self.spans = {"exported": 0, "dropped": 0, "failed": 0}
         """Requests whose spans were sent or not; ``SpanSender`` counts."""
         sizes = token_buckets(engine.max_model_len)

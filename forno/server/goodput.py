@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forno.errors import ConfigError, RequestError
 from forno.request import FinishReason
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from forno.engine.stats import FinishedRequest
+    from forno.server.metrics import Family
 
 LIMITS = ("ttft", "tpot", "e2e")
 HEADER = "x-slo-class"
@@ -143,8 +146,8 @@ class Goodput:
         for limit in limits:
             self.missed[name, limit] += 1
 
-    def families(self, make: Any) -> Iterator[Any]:
-        """For ``/metrics``; ``make`` is a ``forno.server.metrics.Family``."""
+    def families(self, make: Family) -> Iterator[Metric]:
+        """For ``/metrics``."""
         requests: dict[tuple[str, str], float] = {}
         for name in self.classes:
             requests[name, "true"], requests[name, "false"] = self.met[name], self.failed[name]

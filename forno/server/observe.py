@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from urllib.parse import parse_qs
 
 from forno import __version__
-from forno.errors import RequestError
 from forno.observe.advice import Settings, advise
 from forno.observe.explain import ENGINE, Predict, by_tokens, explain
 from forno.observe.explanation import Explanation
@@ -33,27 +31,24 @@ RATE_SECONDS = 3.0
 
 async def explanation(serving: Serving, body: None, call: Call) -> App:
     """Every request that a response is made of."""
-    _refuse_unknown(call, "segments")
+    segments = call.number("segments", 0, 0, 1) == 1
     id = call.path["request_id"]
     records = serving.engine.recorder.answers(id)
     if not records:
         raise HttpError(404, _why_unknown(serving, id), "invalid_request_error", "request_id", "request_not_found")
-    segments = _number(call, "segments", 0, 0, 1) == 1
     found = await off_loop(True, lambda: [_explained(serving, record, segments) for record in records])
     return json(wire.Explanations(id, serving.model, found))
 
 
 async def recent(serving: Serving, body: None, call: Call) -> App:
     """The latest requests, live ones first, each with its largest part."""
-    _refuse_unknown(call, "count")
-    count = _number(call, "count", RECENT, 1, MOST_RECENT)
+    count = call.number("count", RECENT, 1, MOST_RECENT)
     return json(wire.Recent(serving.model, await off_loop(True, _recent, serving, count)))
 
 
 async def state(serving: Serving, body: None, call: Call) -> App:
     """What ``forno top`` shows."""
-    _refuse_unknown(call, "steps")
-    return json(await off_loop(True, _state, serving, _number(call, "steps", STEPS, 0, MOST_STEPS)))
+    return json(await off_loop(True, _state, serving, call.number("steps", STEPS, 0, MOST_STEPS)))
 
 
 # -- explanations -----------------------------------------------------------------------------------------------
@@ -222,13 +217,8 @@ def _step(step: StepRecord) -> wire.StepOut:
         wall=step.end - step.start,
         rows=len(step.tokens),
         tokens=sum(step.tokens),
-        prompt_tokens=_prompt_tokens(step),
+        prompt_tokens=step.prompt_tokens,
     )
-
-
-def _prompt_tokens(step: StepRecord) -> int:
-    rows = zip(step.requests, step.starts, step.tokens, strict=True)
-    return sum(min(tokens, record.num_prompt - start) for record, start, tokens in rows if start < record.num_prompt)
 
 
 def _live(serving: Serving, last: StepRecord | None) -> list[wire.LiveRequest]:
@@ -262,22 +252,6 @@ def _rates(serving: Serving) -> wire.Rates:
     ended = [r for r in recorder.finished(MOST_RECENT * 10) if r.finished > now - RATE_SECONDS and r.serial]
     return wire.Rates(
         output_tokens_per_s=sum(s.outputs - s.num_drafts for s in steps) / RATE_SECONDS,
-        prompt_tokens_per_s=sum(map(_prompt_tokens, steps)) / RATE_SECONDS,
+        prompt_tokens_per_s=sum(s.prompt_tokens for s in steps) / RATE_SECONDS,
         requests_per_s=len(ended) / RATE_SECONDS,
     )
-
-
-# -- parameters -------------------------------------------------------------------------------------------------
-
-
-def _refuse_unknown(call: Call, known: str) -> None:
-    unknown = next((name for name in parse_qs(call.query, keep_blank_values=True) if name != known), None)
-    if unknown is not None:
-        raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes {known}", unknown)
-
-
-def _number(call: Call, name: str, default: int, least: int, most: int) -> int:
-    text = parse_qs(call.query, keep_blank_values=True).get(name, [str(default)])[-1]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise RequestError(f"{name} must be a number from {least} to {most}, got {text!r}", name)
-    return int(text)

@@ -181,17 +181,17 @@ class SpanSender:
             attributes["error.type"] = errors[0]
         status = Status(StatusCode.ERROR, errors[0]) if errors else Status(StatusCode.UNSET)
         name = f"{request.operation} {self.model}"
-        yield self._span(name, root, parent, start + shift, end + shift, attributes, SpanKind.SERVER, status)
+        times = (start + shift, end + shift)
+        yield self._span(name, root, parent, times, attributes=attributes, kind=SpanKind.SERVER, status=status)
         for explanation in found:
             above = root
             if len(found) > 1:
                 above = self._context(trace)
-                yield self._span(
-                    "answer", above, root, explanation.start + shift, explanation.end + shift, _of_one(explanation)
-                )
+                times = (explanation.start + shift, explanation.end + shift)
+                yield self._span("answer", above, root, times, attributes=_of_one(explanation))
             for phase in explanation.phases():
-                context = self._context(trace)
-                yield self._span(str(phase.phase), context, above, phase.start + shift, phase.end + shift, {})
+                times = (phase.start + shift, phase.end + shift)
+                yield self._span(str(phase.phase), self._context(trace), above, times)
 
     def _settle(self, records: Sequence[RequestRecord]) -> None:
         """Wait for the engine to be done with a request whose client left."""
@@ -203,28 +203,12 @@ class SpanSender:
         return SpanContext(trace, span or self._ids.generate_span_id(), remote, TraceFlags(TraceFlags.SAMPLED))
 
     def _span(
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        start: float,
-        end: float,
-        attributes: dict[str, Any],
-        kind: SpanKind = SpanKind.INTERNAL,
-        status: Status | None = None,
+        self, name: str, context: SpanContext, parent: SpanContext | None, times: tuple[float, float], **more: Any
     ) -> ReadableSpan:
-        return ReadableSpan(
-            name,
-            context,
-            parent,
-            self._resource,
-            attributes,
-            kind=kind,
-            status=status or Status(StatusCode.UNSET),
-            start_time=int(start * 1e9),
-            end_time=int(end * 1e9),
-            instrumentation_scope=self._scope,
-        )
+        """``times`` are seconds of the system's clock; ``more`` are further arguments of ``ReadableSpan``."""
+        start, end = (int(time * 1e9) for time in times)
+        about: dict[str, Any] = {"resource": self._resource, "instrumentation_scope": self._scope, **more}
+        return ReadableSpan(name, context, parent, start_time=start, end_time=end, **about)
 
     def _attributes(self, request: Finished, found: Sequence[Explanation]) -> dict[str, Any]:
         records = request.records

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs
-
 import msgspec
 
 from forno import __version__
-from forno.errors import RequestError
 from forno.observe.chrome_trace import chrome_trace
 from forno.observe.recorder import Recorder
 from forno.server.convert import off_loop
@@ -26,19 +23,9 @@ async def trace(serving: Serving, body: None, call: Call) -> App:
     if not isinstance(recorder, Recorder):
         message = "this server was started with --no-record: it remembers no steps"
         raise HttpError(404, message, "invalid_request_error", code="not_recorded")
-    content = await off_loop(True, _encoded, serving, recorder, _steps(call.query, recorder.max_steps))
+    count = call.number("steps", min(STEPS, recorder.max_steps), 1, recorder.max_steps)
+    content = await off_loop(True, _encoded, serving, recorder, count)
     return Body(content, headers={"content-disposition": 'attachment; filename="forno-trace.json"'})
-
-
-def _steps(query: str, most: int) -> int:
-    given = parse_qs(query, keep_blank_values=True)
-    unknown = next((name for name in given if name != "steps"), None)
-    if unknown is not None:
-        raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes steps", unknown)
-    text = given.get("steps", [str(min(STEPS, most))])[-1]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise RequestError(f"steps must be a number from 1 to {most}, got {text!r}", "steps")
-    return int(text)
 
 
 def _encoded(serving: Serving, recorder: Recorder, count: int) -> bytes:

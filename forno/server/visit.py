@@ -61,7 +61,6 @@ class Visit:
 
     def _wait(self, start: float, end: float) -> None:
         for record in self.records:
-            record.send_seconds += end - start
             if record.finished:
                 record.late_send_seconds += max(0.0, end - max(start, record.finished))
 
