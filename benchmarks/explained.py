@@ -14,13 +14,13 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.servers import MODEL, free_port, running
+from forno.bench.statistics import percentiles
 from forno.config import DEFAULT_MODEL
 from forno.server.protocol import unread_seconds
 
@@ -175,12 +175,7 @@ def check(seen: Seen) -> list[str]:
 
 def spread(values: list[float]) -> dict[str, float]:
     """Median, 99th percentile and largest."""
-    ordered = sorted(values)
-    return {
-        "p50": statistics.median(ordered),
-        "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
-        "max": ordered[-1],
-    }
+    return dict(zip(("p50", "p99", "max"), percentiles(values, (0.5, 0.99, 1.0)), strict=True))
 
 
 def main() -> int:

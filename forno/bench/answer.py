@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from forno.bench.numbers import short
 from forno.bench.records import RequestRecord
 from forno.bench.sse import BadStream
 
@@ -143,6 +144,4 @@ def message_of(error: Any) -> str:
 
 def shown(data: bytes | str) -> str:
     """The beginning of what a server sent, printable and in one line."""
-    text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
-    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return short(data.decode("utf-8", "replace") if isinstance(data, bytes) else data, _SHOWN)

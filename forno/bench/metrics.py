@@ -14,6 +14,7 @@ import numpy as np
 
 from forno.bench import measures
 from forno.bench.records import Distribution, RequestRecord, Summary
+from forno.bench.statistics import percentiles
 
 MAX_LAG_MS = 25.0
 """99th percentile of the client's lag beyond which it measures itself rather than the server."""
@@ -38,7 +39,7 @@ def distribution(milliseconds: Sequence[float]) -> Distribution | None:
     values = np.array(milliseconds, dtype=np.float64)
     if not values.size:
         return None
-    p50, p90, p95, p99 = (float(p) for p in np.percentile(values, (50, 90, 95, 99)))
+    p50, p90, p95, p99 = percentiles(milliseconds, (0.5, 0.9, 0.95, 0.99))
     low, high = float(values.min()), float(values.max())
     mean = min(max(float(values.mean()), low), high)  # a sum of equal numbers may round to beside them
     return Distribution(
@@ -77,9 +78,7 @@ def summarize(
     rate = sum(tokens_within(r, start, end) for r in records) / seconds if seconds > 0 else 0.0
     requests_rate = rate * len(good) / good_outputs if good_outputs else 0.0
     within_slo = sum(met(r, slo) for r in counted) if slo else 0
-    told = [r for r in good if r.tells_cached]
-    prompts = sum(r.prompt_tokens for r in told)
-    latencies = {name: distribution(measures.values(good, name)) for name in ("ttft", "tpot", "itl", "e2e", "queue")}
+    latencies = {f"{name}_ms": distribution(measures.values(good, name)) for name in ("ttft", "tpot", "itl", "e2e", "queue")}
     lags = distribution(measures.values(counted, "client_lag"))
     loop = distribution([1e3 * lag for lag in health.loop_lags])
     faults = _faults(good, seconds, lags, loop, health)
@@ -88,18 +87,14 @@ def summarize(
         completed=len(good),
         failed=len(counted) - len(good),
         errors=_errors(counted),
-        ttft_ms=latencies["ttft"],
-        tpot_ms=latencies["tpot"],
-        itl_ms=latencies["itl"],
-        e2e_ms=latencies["e2e"],
-        queue_ms=latencies["queue"],
+        **latencies,
         client_lag_ms=lags,
         output_tokens_per_s=rate,
         total_tokens_per_s=rate * (1 + good_inputs / good_outputs) if good_outputs else 0.0,
         requests_per_s=requests_rate,
         goodput_per_s=(requests_rate * within_slo / len(good) if good else 0.0) if slo else None,
         goodput_share=within_slo / len(counted) if slo and counted else None,
-        cached_share=sum(r.cached_tokens for r in told) / prompts if prompts else None,
+        cached_share=_cached_share(good),
         prompt_tokens=good_inputs,
         output_tokens=good_outputs,
         valid=not faults,
@@ -107,6 +102,12 @@ def summarize(
         loop_lag_ms=loop,
         client_cpu_share=health.cpu_share,
     )
+
+
+def _cached_share(answered: Sequence[RequestRecord]) -> float | None:
+    told = [r for r in answered if r.tells_cached]
+    prompts = sum(r.prompt_tokens for r in told)
+    return sum(r.cached_tokens for r in told) / prompts if prompts else None
 
 
 def _errors(records: Iterable[RequestRecord]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import floor, isfinite, log10
 
 
@@ -21,6 +22,11 @@ def signed(value: float, digits: int = 3) -> str:
     if not isfinite(value):
         return "unknown"
     return ("+" if value > 0 else "−" if value < 0 else "±") + shown(abs(value), digits)
+
+
+def listed(values: Mapping[str, object]) -> str:
+    """Names and values in a line, those left out that say nothing, and the name of the whole."""
+    return ", ".join(f"{name} {value}" for name, value in values.items() if name != "name" and value not in ("", 0, None))
 
 
 def plural(count: int, noun: str) -> str:

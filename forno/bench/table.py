@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from forno.bench.numbers import shown
+from forno.bench.numbers import listed, shown
 from forno.bench.records import Distribution, Result, Run, Summary
 from forno.bench.statistics import confidence
 
@@ -99,9 +99,8 @@ def print_result(result: Result, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    workload = ", ".join(f"{k} {v}" for k, v in result.workload.items() if k not in ("name",) and v not in ("", 0, None))
     console.print(f"[bold]{result.model}[/bold] at {result.url}", highlight=False)
-    console.print(Text(f"{result.workload.get('name', 'load')}: {workload}", style="dim"))
+    console.print(Text(f"{result.workload.get('name', 'load')}: {listed(result.workload)}", style="dim"))
     columns = columns_of(result)
     beside = max(1, min(COLUMNS, (console.width - LABEL_WIDTH) // COLUMN_WIDTH))
     for start in range(0, len(columns), beside):

@@ -1,9 +1,11 @@
-"""What parts of a request's time and ends of look-ups mean, in words."""
+"""What parts of a request's time, shortages and ends of look-ups mean, in words. It knows no view."""
 
 from __future__ import annotations
 
 from forno.cache.misses import Lookup, Miss
+from forno.observe.explain import CURRENT_STEP, ENGINE
 from forno.observe.explanation import Kind
+from forno.observe.record import Shortage
 
 MEANS = {
     Kind.READING: "its bytes came and were read",
@@ -22,6 +24,16 @@ MEANS = {
     Kind.CLIENT: "the client was slow to read",
     Kind.UNRECORDED: "those steps are not recorded any more",
 }
+LACKS = {
+    Shortage.SEATS: "a seat (--max-num-seqs)",
+    Shortage.TOKENS: "tokens of a step",
+    Shortage.BLOCKS: "free KV blocks",
+    Shortage.PREFIX: "a prefix that another computes",
+    Shortage.BATCH: "a batch to begin",
+    CURRENT_STEP: "the running step to end",
+    ENGINE: "the engine's thread",
+}
+"""What a request waits for; keys are what the records and ``Explanation.waited_for`` hold."""
 
 
 def of_lookup(lookup: Lookup, num_prompt: int) -> str:

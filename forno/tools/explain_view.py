@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from forno.observe.words import LACKS
+from forno.tools.durations import latency
+
 Piece: TypeAlias = str | tuple[str, str]
 Line: TypeAlias = tuple[Piece, ...]
 
@@ -36,28 +39,10 @@ PHASES = {
     "unrecorded": ("white", "?"),
 }
 """Color and glyph: the glyph tells phases apart where there is no color."""
-LACKING = {
-    "seats": "a seat (--max-num-seqs)",
-    "tokens": "tokens of a step",
-    "blocks": "KV blocks",
-    "prefix": "a prefix that another computed",
-    "batch": "a batch to begin",
-    "step": "the running step to end",
-    "engine": "the engine's thread",
-}
 NAMES = 3
 """Requests that are named in a line."""
 LABEL, NUMBERS = 12, 29
 """Width of the first column, and of all before a bar."""
-
-
-def span(seconds: float) -> str:
-    """A duration with three digits and its unit."""
-    if seconds >= 100:
-        return f"{seconds:.0f} s"
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
 
 
 def request_table(found: Mapping[str, Any], width: int) -> Iterator[Line]:
@@ -72,7 +57,7 @@ def request_table(found: Mapping[str, Any], width: int) -> Iterator[Line]:
         yield _row(r, ids)
     slowest = max(requests, key=lambda r: r["seconds"])
     yield ()
-    part = f"{span(slowest['slowest_seconds'])} of its {span(slowest['seconds'])} were {slowest['slowest']}"
+    part = f"{latency(slowest['slowest_seconds'])} of its {latency(slowest['seconds'])} were {slowest['slowest']}"
     yield ("slowest: ", (slowest["id"], "bold"), f": {part}; `forno explain {slowest['id']}` says more")
 
 
@@ -83,7 +68,7 @@ def _row(r: Mapping[str, Any], ids: int) -> Line:
     return (
         f"{_short(r['id'], ids):{ids}} ",
         (f"{state:9}", color),
-        f" {span(r['age']):>8} {span(r['seconds']):>8} {r['prompt_tokens']:>6} {r['generated_tokens']:>5}  ",
+        f" {latency(r['age']):>8} {latency(r['seconds']):>8} {r['prompt_tokens']:>6} {r['generated_tokens']:>5}  ",
         (r["slowest"], COLORS.get(r["slowest"], "")),
         f" {share:.0%}",
     )
@@ -96,10 +81,9 @@ def _short(text: str, width: int) -> str:
 def request_lines(r: Mapping[str, Any], width: int) -> Iterator[Line]:
     """One request: what it was, its timeline, its parts, the prefix cache, and advice."""
     yield ((r["id"], "bold"), "  ", (_outcome(r), "bold green" if r["state"] == "finished" and not r["error"] else "bold red"))
-    first = "" if r["ttft"] is None else f", first token after {span(r['ttft'])}"
-    yield (
-        f"{span(r['seconds'])} from its first byte to {'now' if r['state'] in ('running', 'waiting') else 'its last'}{first}",
-    )
+    first = "" if r["ttft"] is None else f", first token after {latency(r['ttft'])}"
+    until = "now" if r["state"] in ("running", "waiting") else "its last"
+    yield (f"{latency(r['seconds'])} from its first byte to {until}{first}",)
     if r["prompt_tokens"]:
         made = f"{r['generated_tokens']} of at most {r['max_tokens']} generated"
         yield (f"{r['prompt_tokens']} prompt tokens, {r['cached_tokens']} of them cached; {made}",)
@@ -138,7 +122,7 @@ def _timeline(r: Mapping[str, Any], width: int) -> Iterator[Line]:
     for phase in seen:
         color, glyph = PHASES.get(phase, ("", "?"))
         total = sum(p["end"] - p["start"] for p in r["phases"] if p["phase"] == phase)
-        legend += [(f"{glyph} ", color), f"{phase} {span(total)}   "]
+        legend += [(f"{glyph} ", color), f"{phase} {latency(total)}   "]
     yield tuple(legend)
 
 
@@ -149,7 +133,7 @@ def _parts(r: Mapping[str, Any], width: int) -> Iterator[Line]:
     for p in r["parts"]:
         bar = "█" * max(1, round(p["seconds"] / largest * room)) if p["share"] >= 0.002 else "▏"
         yield (
-            f"{p['kind']:{LABEL}} {span(p['seconds']):>8} {p['share']:>6.1%} ",
+            f"{p['kind']:{LABEL}} {latency(p['seconds']):>8} {p['share']:>6.1%} ",
             (f"{bar:{room}}", COLORS.get(p["kind"], "")),
             (f" {p['means']}" if NUMBERS + room + said <= width else "", "bright_black"),
         )
@@ -159,7 +143,7 @@ def _parts(r: Mapping[str, Any], width: int) -> Iterator[Line]:
 
 def _by(part: Mapping[str, Any]) -> str:
     names = list(part["by"].items())
-    said = ", ".join(f"{_short(id, 21)} {span(seconds)}" for id, seconds in names[:NAMES])
+    said = ", ".join(f"{_short(id, 21)} {latency(seconds)}" for id, seconds in names[:NAMES])
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     verb = {"queued": "ran meanwhile", "preempted": "ran meanwhile", "slowed": "prompts of", "beside": "beside"}
     return f"{verb.get(part['kind'], 'of')}: {said}{more}"
@@ -170,15 +154,15 @@ def _facts(r: Mapping[str, Any], width: int) -> Iterator[Line]:
     facts: list[tuple[str, str]] = []
     waited = {k: v for k, v in sorted(r["waited_for"].items(), key=lambda i: -i[1]) if v >= 0.005 * r["seconds"]}
     if waited:
-        facts.append(("waited for", "; ".join(f"{LACKING.get(k, k)} {span(v)}" for k, v in waited.items())))
+        facts.append(("waited for", "; ".join(f"{LACKS.get(k, k)} {latency(v)}" for k, v in waited.items())))
         facts.append(("on arrival", f"{r['running']} ran and {r['ahead']} waited"))
     if r["lookup"]:
         facts.append(("prefix cache", r["lookup"]["means"]))
     if r["chunks"]:
         facts.append(("chunks", _chunks(r["chunks"])))
     if r["decode_steps"]:
-        each = span(sum(p["seconds"] for p in r["parts"] if p["kind"] in ("decode", "slowed")) / r["decode_steps"])
-        alone = span(r["decode_alone"] / r["decode_steps"])
+        each = latency(sum(p["seconds"] for p in r["parts"] if p["kind"] in ("decode", "slowed")) / r["decode_steps"])
+        alone = latency(r["decode_alone"] / r["decode_steps"])
         said = f"{r['decode_steps']} steps of {each} with {r['decode_rows']:.3g} requests each"
         facts.append(("decode", said + (f"; alone they would take {alone}" if r["decode_rows"] > 1.05 else "")))
     if facts:
@@ -188,7 +172,7 @@ def _facts(r: Mapping[str, Any], width: int) -> Iterator[Line]:
 
 
 def _chunks(chunks: list[Mapping[str, Any]]) -> str:
-    shown = [f"{c['tokens']}{' again' if c['again'] else ''} in {span(c['seconds'])}" for c in chunks]
+    shown = [f"{c['tokens']}{' again' if c['again'] else ''} in {latency(c['seconds'])}" for c in chunks]
     if len(shown) > 6:
         shown = [*shown[:3], f"{len(shown) - 5} more", *shown[-2:]]
     return f"{sum(c['tokens'] for c in chunks)} tokens: {', '.join(shown)}"
@@ -203,7 +187,7 @@ def _advice(r: Mapping[str, Any], width: int) -> Iterator[Line]:
         most = "up to " if a["at_most"] else "about "
         yield (
             f"{number}. saves {most}",
-            (f"{span(a['saves'])} ({a['share']:.0%})", "bold green"),
+            (f"{latency(a['saves'])} ({a['share']:.0%})", "bold green"),
             "  ",
             (a["flag"], "bold cyan"),
         )

@@ -10,6 +10,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from forno.observe.words import LACKS
+from forno.tools.durations import UNKNOWN, age, latency
 from forno.tools.watch import LABELS, Asked, State, Step, Watch, finite
 
 COLORS = {
@@ -29,20 +31,11 @@ WIDE = 150
 """Columns from which requests stand beside the summary."""
 BANDWIDTHS, PEAKS = {"dram": "DRAM", "l3": "L3"}, ("int8", "bf16", "fp32")
 """Ceilings in bytes and in operations per second."""
-SHORTAGES = {
-    "seats": "a seat",
-    "tokens": "the step's token budget",
-    "blocks": "free KV blocks",
-    "prefix": "a prefix computed now",
-    "batch": "its batch",
-}
-"""What ``waits_for`` names, in words."""
 OTHER_COLUMNS = 65
 """What a table of requests needs beside their ids."""
 SUMMARY_COLUMNS = 80
 SUMMARY_ROWS = 13
 """Lines of the summary, its rule included."""
-UNKNOWN = "-"
 
 
 def view(watch: Watch, width: int, height: int, color: bool = True, problem: str = "") -> RenderableType:
@@ -68,7 +61,7 @@ def view(watch: Watch, width: int, height: int, color: bool = True, problem: str
 
 def _title(watch: Watch, state: State, width: int) -> Text:
     parts = [("forno top", "bold"), (state.model or "?", "bold cyan"), (f"version {state.version or '?'}", "")]
-    parts += [(f"up {span(state.uptime)}", ""), (watch.url, "bright_black")]
+    parts += [(f"up {age(state.uptime)}", ""), (watch.url, "bright_black")]
     title = Text("  ").join(Text(text, style=style) for text, style in parts)
     title.truncate(width, overflow="ellipsis")
     return title
@@ -93,7 +86,7 @@ def _summary(watch: Watch, state: State, width: int, color: bool) -> list[Text]:
     found = watch.percentiles()
     for key, name in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E")):
         values = found.get(key) or {}
-        lines.append(_line(name, (" ".join(f"{q} {millis(v):<10}" for q, v in values.items()) or UNKNOWN, "")))
+        lines.append(_line(name, (" ".join(f"{q} {latency(v):<10}" for q, v in values.items()) or UNKNOWN, "")))
     seconds = watch.seconds
     since = f"shares and percentiles: last {seconds:.0f} s" if seconds else "shares and percentiles: since the server's start"
     lines.append(_line("", (since, "bright_black")))
@@ -137,7 +130,7 @@ def _predicted(steps: Sequence[Step]) -> list[tuple[str, str]]:
         return [(UNKNOWN, "")]
     ratios = [predicted / measured for predicted, measured in known]
     middle = median(ratios)
-    text = f" {middle:.2f} of measured ({millis(median(measured for _, measured in known))})"
+    text = f" {middle:.2f} of measured ({latency(median(measured for _, measured in known))})"
     return [(spark(ratios, 2.0), "green" if 0.8 <= middle <= 1.25 else "yellow"), (text, "")]
 
 
@@ -186,15 +179,15 @@ def _requests(requests: Sequence[Asked], room: int, width: int) -> RenderableTyp
         waits = request.state == "waiting" or request.waits_for is not None
         output = f"{_number(request.generated)}/{_number(request.max_tokens)}"
         cells = [request.id, request.state or UNKNOWN, _number(request.prompt), _number(request.cached), output]
-        table.add_row(*cells, span(request.age), _reason(request), style="yellow" if waits else "")
+        table.add_row(
+            *cells,
+            age(request.age),
+            LACKS.get(request.waits_for or "", request.waits_for or ""),
+            style="yellow" if waits else "",
+        )
     if len(shown) < len(requests):
         table.add_row(f"... and {len(requests) - len(shown)} more", style="bright_black")
     return table
-
-
-def _reason(request: Asked) -> str:
-    lacking = request.waits_for or ""
-    return SHORTAGES.get(lacking, lacking)
 
 
 def _fitting(requests: Sequence[Asked], room: int) -> list[Asked]:
@@ -219,7 +212,7 @@ def _steps(steps: Sequence[Step], room: int) -> RenderableType:
     for step in reversed(steps[-(room - 1) :]):
         cells = [str(step.number), _number(step.rows), _number(step.tokens), _number(step.prompt_tokens)]
         label = Text(step.label or UNKNOWN, style=COLORS.get(step.label or "", ""))
-        table.add_row(*cells, millis(step.seconds), millis(step.predicted), _share(step.share), label)
+        table.add_row(*cells, latency(step.seconds), latency(step.predicted), _share(step.share), label)
     return table
 
 
@@ -229,30 +222,6 @@ def _steps(steps: Sequence[Step], room: int) -> RenderableType:
 def spark(values: Iterable[float], top: float) -> str:
     """One character per value, from 0 to ``top``; what is above is drawn as ``top``."""
     return "".join(SPARKS[min(max(int(value / top * len(SPARKS)), 0), len(SPARKS) - 1)] for value in values)
-
-
-def millis(seconds: float | None) -> str:
-    """Milliseconds with three digits, or seconds from one second on."""
-    if seconds is None:
-        return UNKNOWN
-    value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-
-
-def span(seconds: float | None) -> str:
-    """How long something is: 1.2s, 45s, 3m05s, 2h07m, 3d04h."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
-    return f"{whole // 86400}d{whole // 3600 % 24:02d}h"
 
 
 def _share(value: float | None) -> str:

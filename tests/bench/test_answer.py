@@ -137,6 +137,6 @@ def test_any_bytes_are_a_chunk_or_a_named_error(data: bytes) -> None:
 
 
 def test_what_is_shown_is_one_printable_line() -> None:
-    assert shown(b"a\n\x1b[31mb\xff") == "a  [31mb�"
+    assert shown(b"a\n\x1b[31mb\xff") == "a [31mb�"
     assert len(shown("x" * 500)) == 120
     assert message_of({"message": "a\nb"}) == "a b"

@@ -52,9 +52,9 @@ def test_refusals(status: int, body: str, says: str) -> None:
 
 
 def test_a_body_without_end_is_not_read() -> None:
-    with serving(Pages({"/a": (200, "12345")})) as pages, mock.patch.object(ask, "LIMIT", 4):
-        with pytest.raises(UnreachableError, match="sends more than"):
-            ask.get(pages.url + "/a")
+    endless, less = serving(Pages({"/a": (200, "12345")})), mock.patch.object(ask, "LIMIT", 4)
+    with endless as pages, less, pytest.raises(UnreachableError, match="sends more than"):
+        ask.get(pages.url + "/a")
 
 
 @pytest.mark.parametrize("data", [b"junk\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])

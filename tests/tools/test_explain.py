@@ -95,13 +95,6 @@ def test_whatever_a_request_is(changes: dict[str, Any]) -> None:
     assert max(map(len, lines)) < 140
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.0000123, "12 us"), (0.00456, "4.56 ms"), (0.0999, "99.9 ms"), (1.234, "1.23 s"), (321.0, "321 s")]
-)
-def test_spans(seconds: float, said: str) -> None:
-    assert explain_view.span(seconds) == said
-
-
 def test_against_a_server(server: Running, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     id = server.chat(max_tokens=4)["id"]
     eventually(lambda: not server.serving.engine.recorder.live())

@@ -14,7 +14,7 @@ from forno.bench.ablate.facts import Facts
 from forno.bench.ablate.outcome import METRICS, Found, Metric, brief, moved_words
 from forno.bench.ablate.study import Measured
 from forno.bench.ablate.why import Side, reason
-from forno.bench.numbers import plural, shown
+from forno.bench.numbers import listed, plural, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,9 +111,8 @@ def print_ablation(ablation: Ablation, console: Console) -> None:
     from rich.text import Text
 
     lines = [ablation.baseline, *ablation.arms]
-    workload = ", ".join(f"{k} {v}" for k, v in ablation.workload.items() if k != "name" and v not in ("", 0, None))
     console.print(Text.assemble((ablation.model, "bold"), f" · {ablation.workload.get('name')} · {ablation.load}"))
-    console.print(Text(f"{workload} · {plural(ablation.rounds, 'round')}{_slo(ablation)}", style="dim"))
+    console.print(Text(f"{listed(ablation.workload)} · {plural(ablation.rounds, 'round')}{_slo(ablation)}", style="dim"))
     console.print()
     console.print(_metrics_table(ablation, lines))
     console.print()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forno.bench.measures import ttft
 from forno.bench.numbers import plural, shown
-from forno.bench.records import LoadSample, RequestRecord, Run
+from forno.bench.records import RequestRecord, Run
 from forno.bench.report import plotting
 
 if TYPE_CHECKING:
@@ -159,8 +159,3 @@ def _after_surge(run: Run) -> str:
     if cleared is None:
         return "; the queue of the surge was not empty before the end"
     return f"; the queue of the surge took {shown(cleared - surge.end, 2)} s to empty"
-
-
-def samples_told(samples: Sequence[LoadSample]) -> bool:
-    """Whether the server's own gauges are among them."""
-    return any(s.running is not None or s.waiting is not None for s in samples)

@@ -27,9 +27,8 @@ from forno.config import DEFAULT_MODEL
 from forno.errors import ConfigError, ModelError
 from forno.tools.bench import knobs
 from forno.tools.bench.facts import facts_of
+from forno.tools.bench.session import INTERRUPTED, TERMINATED, console, stop_on_interrupt
 
-INTERRUPTED, TERMINATED = 130, 143
-"""Exit statuses after Ctrl-C and SIGTERM, as shells have them."""
 PER_CLIENT = 4
 """Counted requests of a visit for each client, unless told."""
 
@@ -76,9 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(ablation).decode() + "\n")
     else:
-        from rich.console import Console
-
-        print_ablation(ablation, Console(width=None if sys.stdout.isatty() else 160))
+        print_ablation(ablation, console())
     return INTERRUPTED if ablation.interrupted else 0
 
 
@@ -106,7 +103,10 @@ async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, sta
     study = Study(plan, say=progress.say, rest=progress.end)
     if args.progress:
         study.watch = progress.begin
-    _stop_on_interrupt(study, progress)
+    stop_on_interrupt(progress, study.stop)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # so that no server stays
     try:
         baseline, others = await study.measure(arms)
         if not baseline.visits:
@@ -180,22 +180,6 @@ async def _best(
     command = ["forno", "serve", *plan.command(tried)]
     text = f"{names}: {what} {change} against the baseline, measured again together."
     return Best(command=command, arms=[a.name for a in chosen_arms], said=text, found=confirmed), [result]
-
-
-def _stop_on_interrupt(study: Study, progress: Progress) -> None:
-    """The first Ctrl-C ends the round with what is there; a second one, or SIGTERM, leaves at once. No server stays."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        progress.say("stopping; once more to leave at once")
-        study.stop()
-
-    loop.add_signal_handler(signal.SIGINT, stop)
-    task = asyncio.current_task()
-    assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _write(plan: Plan, everyone: Sequence[Measured], folder: Path, started: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import platform
 import shlex
-import signal
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,10 +25,9 @@ from forno.errors import ConfigError
 from forno.tools.bench.options import add_arguments
 from forno.tools.bench.plan import Plan, plan_of
 from forno.tools.bench.search import search
+from forno.tools.bench.session import INTERRUPTED, console, stop_on_interrupt
 
 __all__ = ["add_arguments", "run"]
-
-INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,10 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
-        from rich.console import Console
-
-        wide = None if sys.stdout.isatty() else 160
-        print_result(result, Console(width=wide))
+        print_result(result, console())
     _write_others(result, args)
     return _status(result, args)
 
@@ -80,7 +74,7 @@ async def _measure(plan: Plan) -> Result:
     progress = Progress()
     if plan.args.progress:
         bench.watch, bench.finished = progress.begin, progress.report
-    _stop_on_interrupt(bench, progress)
+    stop_on_interrupt(progress, bench.stop)
     runs: list[Run] = []
     capacity = None
     try:
@@ -114,19 +108,6 @@ async def _all_runs(plan: Plan, bench: Bench, runs: list[Run]) -> None:
             runs.append(await bench.measure(load, plan.extent(load), repeat))
             if bench.stopped:
                 return
-
-
-def _stop_on_interrupt(bench: Bench, progress: Progress) -> None:
-    """The first Ctrl-C ends the run with what is there, a second one leaves at once."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        progress.say("stopping; once more to leave at once")
-        bench.stop()
-
-    loop.add_signal_handler(signal.SIGINT, stop)
 
 
 def _without_key(words: list[str]) -> list[str]:

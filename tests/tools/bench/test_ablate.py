@@ -45,6 +45,9 @@ class Played:
     def __init__(self, plan: Plan, **options: object) -> None:
         self.plan, self.stopped = plan, False
 
+    def stop(self) -> None:
+        self.stopped = True
+
     async def measure(self, arms: Sequence[Arm]) -> tuple[Measured, list[Measured]]:
         rates = {**self.rates, COMBINED: self.again}
         return baseline(), [
