@@ -67,7 +67,7 @@ def test_the_lengths_are_as_said() -> None:
 
 
 def test_paging_wastes_a_few_percent_where_contiguous_reservation_wastes_most() -> None:
-    requests = chat_requests(120)
+    requests = chat_requests(80)
     paged, paged_running = serve(KvCache(CACHE, BLOCK), requests)
     small, _ = serve(KvCache(2 * CACHE, BLOCK // 2), requests)
     contiguous, contiguous_running = serve(ContiguousCache(CACHE, BLOCK, CONTEXT), requests)
