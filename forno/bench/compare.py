@@ -131,21 +131,13 @@ def _by(row: Row) -> float:
 
 def compare(a: Result, b: Result, names: tuple[str, str] = ("a", "b")) -> Comparison:
     """Compare ``b`` with ``a``. Raises ``ResultError`` if they have no load in common."""
-    loads_a, loads_b = by_load(a), by_load(b)
+    loads_a, loads_b = a.loads, b.loads
     common = [load for load in loads_a if load in loads_b]
     if not common:
         told = [", ".join(short(load) for load in list(loads)[:8]) for loads in (loads_a, loads_b)]
         raise ResultError(f"no load in common: {names[0]} has {told[0]}; {names[1]} has {told[1]}. Measure both with the same")
     pairs = [_pair(load, loads_a[load], loads_b[load], b.slo if a.slo == b.slo else None) for load in common]
     return Comparison(names=names, warnings=_warnings(a, b, names, loads_a, loads_b), pairs=pairs)
-
-
-def by_load(result: Result) -> dict[str, list[Run]]:
-    """The repeats of each load, in the order of the file."""
-    found: dict[str, list[Run]] = {}
-    for run in result.runs:
-        found.setdefault(run.load, []).append(run)
-    return found
 
 
 def _pair(load: str, a: list[Run], b: list[Run], slo: dict[str, float] | None) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import floor, isfinite, log10
+from math import isfinite
 
 
 def shown(value: float | None, digits: int = 3) -> str:
@@ -12,7 +12,8 @@ def shown(value: float | None, digits: int = 3) -> str:
         return "–"
     if value == 0:
         return "0"
-    places = max(0, digits - 1 - floor(log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".rpartition("e")[2])  # of the rounded value: 9.996 is 10.0
+    places = max(0, digits - 1 - exponent)
     text = f"{value:,.{min(places, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
@@ -22,6 +23,19 @@ def signed(value: float, digits: int = 3) -> str:
     if not isfinite(value):
         return "unknown"
     return ("+" if value > 0 else "−" if value < 0 else "±") + shown(abs(value), digits)
+
+
+def quantity(value: float, unit: str = "B") -> str:
+    """``96.6 MB``: three digits with a decimal prefix."""
+    for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(value) >= 0.9995 * 10**power:
+            return f"{shown(value / 10**power)} {prefix}{unit}"
+    return f"{shown(value)} {unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    """``97 %``, with a decimal below 10."""
+    return f"{100 * share:.{0 if abs(share) >= 0.0995 else 1}f} %"
 
 
 def listed(values: Mapping[str, object]) -> str:

@@ -210,3 +210,11 @@ class Result(msgspec.Struct, kw_only=True):
     """What ``--find-capacity`` found."""
     interrupted: bool = False
     """Stopped by the user: the last run is a part, and later ones are missing."""
+
+    @property
+    def loads(self) -> dict[str, list[Run]]:
+        """The repeats of each load, in the order of the file."""
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.load, []).append(run)
+        return found

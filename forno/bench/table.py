@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from forno.bench.numbers import listed, shown
-from forno.bench.records import Distribution, Result, Run, Summary
+from forno.bench.records import Distribution, Result, Summary
 from forno.bench.statistics import confidence
 
 if TYPE_CHECKING:
@@ -35,11 +35,9 @@ Column = tuple[str, Sequence[Summary]]
 
 def columns_of(result: Result) -> list[Column]:
     """A column per load, in order of first runs (those of a search by load), and one per step of a load that has several."""
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(result.runs, key=lambda run: run.value) if result.capacity else result.runs:
-        groups.setdefault(run.load, []).append(run)
     columns: list[Column] = []
-    for load, runs in groups.items():
+    groups = list(result.loads.items())
+    for load, runs in sorted(groups, key=lambda group: group[1][0].value) if result.capacity else groups:
         columns.append((load, [run.summary for run in runs]))
         for number, stage in enumerate(runs[0].stages):
             columns.append((stage.load, [run.stages[number].summary for run in runs if number < len(run.stages)]))

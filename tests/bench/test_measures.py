@@ -36,6 +36,13 @@ def test_without_tokens_of_chunks_a_gap_is_one_token() -> None:
     assert measures.itl(RequestRecord(index=0, scheduled=0, gaps=[0.5], chunk_tokens=[0, 0])) == [500]
 
 
+def test_where_chunks_do_not_tell_their_tokens_the_answers_are_shared_equally() -> None:
+    answer = RequestRecord(index=0, scheduled=0, gaps=[0.5, 0.25], output_tokens=7)
+    assert measures.itl(answer) == pytest.approx([500 * 3 / 7, 250 * 3 / 7])
+    answer.finish_reason = "stop"
+    assert measures.itl(answer) == [250, 125], "the token that ended it has no text"
+
+
 def test_what_never_came_is_not_measured() -> None:
     failed = RequestRecord(index=0, scheduled=0, sent=0, ended=1, error="refused", error_kind="connect")
     assert not any(measures.OF_REQUEST[m](failed) for m in ("ttft", "tpot", "itl", "e2e", "queue"))
@@ -67,3 +74,10 @@ def test_an_answer_of_one_token_keeps_limits_between_tokens() -> None:
     one = RequestRecord(index=0, scheduled=0, first=0.1, last=0.1, output_tokens=1)
     assert measures.meets(one, {"ttft": 200, "tpot": 1})
     assert not measures.meets(RequestRecord(index=0, scheduled=0), {"ttft": 200})
+    assert not measures.meets(RequestRecord(index=0, scheduled=0, first=0.1, output_tokens=9), {"tpot": 1}), "not measured"
+
+
+def test_the_largest_gap_must_keep_the_limit() -> None:
+    answer = RequestRecord(index=0, scheduled=0, gaps=[0.1, 0.3], output_tokens=3)
+    assert measures.meets(answer, {"itl": 300})
+    assert not measures.meets(answer, {"itl": 299})

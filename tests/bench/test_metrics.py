@@ -159,6 +159,12 @@ def test_the_limit_of_lag_is_the_users() -> None:
     assert summarize([slow], (0.0, 2.0), {}, ClientHealth(max_lag_ms=60)).valid
 
 
+def test_a_few_late_requests_of_many_are_enough_and_those_that_do_not_count_are_none() -> None:
+    on_time, late = [record(0.01 * i, 0.01 * i + 0.1) for i in range(97)], [record(1.0, 1.1, scheduled=0.5)] * 3
+    assert not summarize([*on_time, *late], (0.0, 2.0), {}).valid
+    assert summarize([*on_time, record(1.0, 1.1, scheduled=0.0, counted=False)], (0.0, 2.0), {}).client_lag_ms.max < 1
+
+
 TIMES = st.floats(0, 100, allow_subnormal=False)
 RECORDS = st.builds(
     lambda sent, wait, gaps, counted, error: record(

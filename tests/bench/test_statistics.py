@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan
+from math import exp, inf, isnan, log
 
 import numpy as np
 import pytest
@@ -78,7 +78,9 @@ def test_welch_sees_a_difference_larger_than_the_noise() -> None:
     assert d.real
     assert d.change == 20
     assert d.ratio == 1.2
-    assert 14 < d.low < 20 < d.high < 26
+    # Variances of the means 4/3 and 1/3, so 2.9 degrees of freedom, rounded down.
+    half = 4.3027 * (5 / 3) ** 0.5
+    assert (d.low, d.high) == (pytest.approx(20 - half, rel=1e-4), pytest.approx(20 + half, rel=1e-4))
     assert d.basis == "repeats"
 
 
@@ -114,6 +116,8 @@ def test_noise_that_multiplies_is_told_by_ratios() -> None:
     assert d.a == pytest.approx(200)
     assert d.real
     assert d.low > 0
+    logarithms = welch([log(v) for v in (100, 200, 400)], [log(v) for v in (3000, 5000, 12000)])
+    assert (d.low, d.high) == tuple(pytest.approx(200 * (exp(side) - 1)) for side in (logarithms.low, logarithms.high))
     assert not welch([100.0, 200.0, 400.0], [3000.0, 5000.0, 12000.0]).real
     less = multiplied([3000.0, 5000.0, 12000.0], [100.0, 200.0, 400.0], welch)
     assert -less.a < less.low < less.high < 0

@@ -11,7 +11,7 @@ from math import ceil
 
 from forno.bench.ablate.counters import Work
 from forno.bench.ablate.facts import BATCH, CONTEXT, PROMPT, Facts
-from forno.bench.numbers import shown
+from forno.bench.numbers import percent, quantity, shown
 
 IDLE_SHARE = 0.01
 """Of prompt tokens: a prefix cache that finds less has nothing to say here."""
@@ -53,19 +53,6 @@ class Side:
     def flops_per_token(self) -> float:
         """Of a prompt's token."""
         return self.facts.prompt.flops / PROMPT
-
-
-def quantity(value: float, unit: str = "B") -> str:
-    """``96.6 MB``: three digits with a decimal prefix."""
-    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(value) >= 0.9995 * 10**power:
-            return f"{shown(value / 10**power)} {prefix}{unit}"
-    return f"{shown(value)} {unit}"
-
-
-def percent(share: float) -> str:
-    """``97 %``, with a decimal below 10."""
-    return f"{100 * share:.{0 if abs(share) >= 0.0995 else 1}f} %"
 
 
 def reason(technique: str, base: Side, arm: Side) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forno.bench.ask import LIMIT, base_url, get
-from forno.bench.numbers import plural, short, shown
+from forno.bench.numbers import plural, quantity, short, shown
 from forno.bench.report import plotting, tables
 from forno.bench.report.page import Figure, render
 from forno.bench.statistics import finite, percentile
@@ -139,7 +139,7 @@ def _paint(axis: Axes, ceilings: dict[str, float], points: Sequence[Point]) -> N
     for unit, rate in units.items():
         start = rate / max(memories.values())
         axis.plot([start, high], [rate, rate], color=plotting.INK, linewidth=1.4 if rate == peak else 0.9)
-        text = f"{UNITS[unit][0]}: {quantity(rate)}{UNITS[unit][1]}"
+        text = f"{UNITS[unit][0]}: {quantity(rate, UNITS[unit][1])}"
         axis.annotate(text, (high, rate), xytext=(-4, 3), textcoords="offset points", ha="right", fontsize=10)
     _scatter(axis, points)
     axis.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic")
@@ -162,7 +162,7 @@ def _scatter(axis: Axes, points: Sequence[Point]) -> None:
 def _ticks(axis: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    for line, form in ((axis.xaxis, plotting.tick), (axis.yaxis, lambda value, place=None: quantity(value))):
+    for line, form in ((axis.xaxis, plotting.tick), (axis.yaxis, lambda value, place=None: quantity(value, ""))):
         line.set_major_locator(LogLocator(10))
         line.set_major_formatter(FuncFormatter(form))
         line.set_minor_formatter(NullFormatter())
@@ -178,17 +178,9 @@ def _name_memories(axis: Axes, memories: dict[str, float], low: float) -> None:
         start = max(low, bottom / bandwidth) * 1.15
         (x0, y0), (x1, y1) = axis.transData.transform([(start, start * bandwidth), (start * 10, start * 10 * bandwidth)])
         angle = degrees(atan2(y1 - y0, x1 - x0))
-        text = f"{MEMORIES[memory]}: {quantity(bandwidth)}B/s"
+        text = f"{MEMORIES[memory]}: {quantity(bandwidth, 'B/s')}"
         place: dict[str, Any] = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "fontsize": 10}
         axis.annotate(text, (start, start * bandwidth), xytext=(0, 2), textcoords="offset points", **place)
-
-
-def quantity(value: float) -> str:
-    """A number with its prefix: ``71 G``."""
-    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= scale:
-            return f"{shown(value / scale, 3)} {prefix}"
-    return f"{shown(value, 3)} "
 
 
 def headline(points: Sequence[Point]) -> str:

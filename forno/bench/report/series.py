@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forno.bench.compare import by_load
 from forno.bench.numbers import short
 from forno.bench.records import Distribution, RequestRecord, Result, Run, Summary
 from forno.bench.report.plotting import DASHES, PALETTE, sequence
@@ -74,7 +73,7 @@ def latency_of(metric: str, statistic: str) -> Callable[[Summary], float | None]
 def loads_of(results: Sequence[Result], names: Sequence[str]) -> list[Load]:
     """Every load of every result. One result has a colour per load, darkest for the least; of several, each has a colour."""
     words = [run.load for result in results for run in result.runs]
-    grouped = [by_load(result) for result in results]
+    grouped = [result.loads for result in results]
     found = []
     for i, loads in enumerate(grouped):
         ordered = sorted(loads, key=lambda load: loads[load][0].value)

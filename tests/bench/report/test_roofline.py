@@ -14,7 +14,6 @@ from forno.bench.report.roofline import (
     ceilings_of,
     headline,
     points_of,
-    quantity,
     read_state,
     roofline_page,
     write_roofline,
@@ -104,10 +103,6 @@ def test_the_table_goes_by_label() -> None:
         ["reading weights", "2", "4", "50 %", "3", "70 %", "1.25"],
         ["unknown", "1", "4", "50 %", "1", "–", "–"],
     ]
-
-
-def test_quantities() -> None:
-    assert [quantity(v) for v in (2.04e12, 71e9, 5e6, 3200, 12)] == ["2.04 T", "71 G", "5 M", "3.20 k", "12 "]
 
 
 def test_text_of_a_server_is_text() -> None:
