@@ -94,6 +94,7 @@ def test_rates_without_a_window_are_unknown() -> None:
     d = by_slices([9.0, 11.0] * 5, [19.0, 21.0] * 5, (100, 200))
     assert d.real
     assert (d.a, d.b, d.basis) == (100, 200, "slices")
+    assert (d.low + d.high) / 2 == pytest.approx(100), "slices are scaled to the summaries' rates"
 
 
 def test_failed_requests_have_no_tokens_and_no_completion() -> None:

@@ -52,6 +52,14 @@ def test_repeats_of_other_seeds_are_two_groups(base: Result) -> None:
     assert any("the seeds differ at closed, 4 clients" in w for w in found.warnings)
 
 
+def test_repeats_of_one_seed_are_no_pairs(base: Result) -> None:
+    """Each repeat of one result may be held against any of the other's."""
+    same = msgspec.convert(msgspec.to_builtins(base), Result)
+    for run in same.runs:
+        run.seed = 1
+    assert {row.basis for row in compare(same, same).pairs[0].rows} == {"repeats"}
+
+
 def test_single_runs_are_judged_by_their_requests_and_say_so(base: Result) -> None:
     found = compare(result(runs(repeats=1, slo=SLO), SLO), result(runs(0.008, repeats=1, slo=SLO), SLO))
     bases = {row.metric: row.basis for row in found.pairs[0].rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from forno.cache.misses import Miss
 from forno.observe.explain import CURRENT_STEP, ENGINE, explain
-from forno.observe.explanation import Kind, Phase
-from forno.observe.record import RequestRecord, Shortage
+from forno.observe.explanation import Explanation, Kind, Phase
+from forno.observe.record import RequestRecord, Shortage, StepRecord
 from forno.observe.recorder import Recorder
 from tests.helpers.fake_runner import some_tokens
+from tests.helpers.steps import step_record
 from tests.observe.timed_engine import MASK, STEP, TOKEN, Timed, check, random_run
 
 
@@ -112,6 +114,7 @@ def test_decoding_slowed_by_the_prompt_of_another() -> None:
     assert found.of(Kind.DECODE) == pytest.approx(3 * (STEP + TOKEN), rel=0.01)
     assert found.of(Kind.SLOWED) == pytest.approx(30 * TOKEN, rel=0.01)
     assert found.parts[Kind.SLOWED].by == {"long": pytest.approx(30 * TOKEN, rel=0.01)}
+    assert (found.decode_steps, found.slowed_steps, found.slowed_tokens) == (3, 2, 30)
     other = timed.explain("long")
     assert other.of(Kind.PREFILL) == pytest.approx(2 * STEP + 30 * TOKEN, rel=0.01)
     assert other.of(Kind.BESIDE) == pytest.approx(2 * TOKEN, rel=0.01)
@@ -158,6 +161,53 @@ def test_a_prefix_that_another_computes() -> None:
     assert found.waited_for[Shortage.PREFIX] > 0.9 * found.of(Kind.QUEUED)
     assert found.parts[Kind.QUEUED].by.keys() == {"a"}
     assert found.record.num_cached == 23
+
+
+def test_one_that_waits_for_a_prefix_lacks_nothing_that_others_lack() -> None:
+    timed = Timed(long_prefill_token_threshold=8, max_num_seqs=2)
+    prompt = some_tokens("x", 24)
+    for id, asked, count in (("a", prompt, 1), ("b", prompt, 1), ("c", 4, 20), ("d", 4, 1)):
+        timed.add(id, asked, count)
+    timed.run()
+    assert Shortage.SEATS in timed.explain("d").waited_for
+    found = timed.explain("b")
+    check(found)
+    assert Shortage.PREFIX in found.waited_for
+    assert Shortage.SEATS not in found.waited_for
+
+
+def by_hand(record: RequestRecord, *steps: StepRecord) -> Explanation:
+    found = explain(record, steps, 0.0, 100.0)
+    check(found)
+    return found
+
+
+def decoding() -> RequestRecord:
+    return RequestRecord("r1", 1, 10, 10, arrival=0.5, scheduled=0.75, finished=3.0)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_several_tokens_after_the_prompt_are_guesses_or_computed_again(drafts: int) -> None:
+    """Row r0 has four tokens beyond its prompt. Without a cost model a step takes 8 and its tokens: 13, or 9 without r0's."""
+    step = replace(step_record([(15, 4), (12, 1)], number=1, start=1.0, seconds=1.0), num_drafts=drafts)
+    found = by_hand(decoding(), step)
+    assert found.of(Kind.SLOWED) == (0.0 if drafts else pytest.approx(4 / 13))
+    assert found.of(Kind.DECODE) == pytest.approx(1.0 if drafts else 9 / 13)
+
+
+def test_what_steps_spend_beside_prompts_is_what_larger_chunks_would_spare() -> None:
+    waiting = RequestRecord("r7", 7, 10, 10, arrival=0.5, finished=2.0)
+    step = replace(step_record([(0, 4), (12, 1)], number=1, start=1.0, seconds=1.0), shortage=Shortage.TOKENS)
+    found = by_hand(waiting, step)
+    assert found.waited_for[Shortage.TOKENS] == pytest.approx(1.0)
+    assert found.waited_for_decodes == pytest.approx(1 - 4 / 13)
+
+
+def test_a_prefix_is_waited_for_from_when_it_is_found_to_be_computed() -> None:
+    waiting = RequestRecord("r7", 7, 10, 10, arrival=0.5, finished=4.0, parked=[(2.0, "r0")])
+    steps = [replace(step_record([(0, 4)], number=n, start=n, seconds=1.0), shortage=Shortage.SEATS) for n in (1, 2, 3)]
+    found = by_hand(waiting, *steps)
+    assert (found.waited_for[Shortage.SEATS], found.waited_for[Shortage.PREFIX]) == (1.0, 2.0)
 
 
 def test_constraints_hold_up_everybody() -> None:
