@@ -78,6 +78,15 @@ def test_a_step_as_it_was() -> None:
     assert (step.kv_reserved, step.kv_used) == (3 * BLOCK + 2 * BLOCK, 16)
 
 
+def test_guesses_are_outputs_too() -> None:
+    made, recorder = engine()
+    made.add_request(request("a"))
+    drafted = StepPlan((Row(0, 4, 3, (0, 1), True, (7, 8)), Row(0, 0, 4, (2,), False)))
+    recorder.step(drafted, StepResult(((1,), ())), (1.0, 2.0, 3.0, 4.0), Idle())
+    (step,) = recorder.steps()
+    assert (step.outputs, step.num_drafts, step.tokens) == (3, 2, (3, 4))
+
+
 def test_a_request_as_it_was() -> None:
     made, recorder = engine()
     made.add_request(request("a", 10, 3))
@@ -255,3 +264,12 @@ def test_without_recording_nothing_is_kept() -> None:
     record = made.recorder.announce(request("b"))
     made.recorder.refuse(record, ValueError())
     assert not made.recorder.recording
+
+
+def test_a_refusal_leaves_a_live_request_of_the_same_id() -> None:
+    made, recorder = engine()
+    made.add_request(request("a"))
+    recorder.refuse(RequestRecord("a", 0, 0, 0), ValueError("ids must be unique"))
+    run(made)
+    assert [(r.id, r.reason) for r in recorder.finished()] == [("a", "refused"), ("a", "length")]
+    assert recorder.request("a").reason == "length"

@@ -9,6 +9,7 @@ import pytest
 
 from forno.kernels.cpu.buffers import legalize
 from forno.observe.step_time import EFFICIENCIES, FETCH_ROWS, StepTimeModel
+from forno.program import ops
 from forno.program.ceiling import Ceiling
 from forno.program.cost_model import CostModel
 from tests.helpers.runners import Model
@@ -73,3 +74,24 @@ def test_steps_of_many_rows_hide_reading_of_keys_and_values() -> None:
     assert hidden.predict(many).kv < open_.predict(many).kv
     assert hidden.predict(few).kv == pytest.approx(open_.predict(few).kv)
     assert hidden.predict(many).kv >= 0.5 * open_.predict(many).kv
+
+
+def test_unpacking_weights_takes_as_long_as_some_rows() -> None:
+    no_memory = replace(CEILING, dram=1e30, l3=1e30)
+    plain, unpacked = (StepTimeModel(MODEL, no_memory, replace(EFFICIENCY, unpack_rows=rows)) for rows in (0.0, 3.0))
+    fixed = EFFICIENCY.op_seconds * MODEL.counts
+    linear = [i for i, kind in enumerate(MODEL.kinds) if isinstance(kind.op, (ops.Linear, ops.SampleHead))]
+    assert linear
+    for steps, rows in ((features([(100, 1)]), 1), (DECODE, 4)):
+        before, after = (model.by_kind(steps)[linear, 0] - fixed[linear] for model in (plain, unpacked))
+        assert after == pytest.approx(before * (1 + 3 / rows))
+
+
+@pytest.mark.parametrize(("kv", "constant", "other"), [("int8", "kv_int8", "kv"), ("bf16", "kv", "kv_int8")])
+def test_each_type_of_cache_has_its_own_share_of_the_bandwidth(kv: str, constant: str, other: str) -> None:
+    model = CostModel(legalize(Model.tiny(format="q4_1", kv=kv).program))
+    steps = model.features([[100]], [[1]], [1])
+    slow = {c: StepTimeModel(model, CEILING, replace(EFFICIENCY, **{c: 0.01})).predict(steps).kv for c in (constant, other)}
+    plain = StepTimeModel(model, CEILING, EFFICIENCY).predict(steps).kv
+    assert slow[constant] > 2 * plain
+    assert slow[other] == plain
