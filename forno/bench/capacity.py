@@ -1,4 +1,5 @@
-"""The most load that still meets an SLO: growth until it does not, then bisection. It knows a function that measures,.
+"""The most load that still meets an SLO: growth until it does not, then bisection. It knows a function
+that measures, no server.
 
 A probe that is too close to call is measured again, and its requests are pooled, until Wilson's interval (1927) of the share
 that met the SLO lies on one side of the wanted share, or patience ends; then the share itself decides, and the probe says so.

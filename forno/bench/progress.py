@@ -85,8 +85,8 @@ def line(load: str, got: Gathered, extent: Extent, elapsed: float) -> str:
     parts = [short(load, LOAD_WIDTH), f"{elapsed:.0f} s", _phase(got, extent)]
     if got.samples:
         sample = got.samples[-1]
-        waiting = "" if sample.waiting is None else f" ({sample.running:.0f} running, {sample.waiting:.0f} waiting)"
-        parts.append(f"{sample.in_flight} in flight{waiting}")
+        told = [f"{n:.0f} {what}" for what in ("running", "waiting") if (n := getattr(sample, what)) is not None]
+        parts.append(f"{sample.in_flight} in flight" + (f" ({', '.join(told)})" if told else ""))
     first = [value for r in recent for value in ttft(r)]
     gaps = [value for r in recent for value in itl(r)]
     for name, values in (("TTFT", first), ("ITL", gaps)):

@@ -118,6 +118,8 @@ class StepRecord:
     """Token slots in the blocks that running requests hold."""
     kv_used: int
     """Of those, slots that hold a token."""
+    shared_keys: int = 0
+    """``StepResult.shared_keys``."""
 
     def rows(self) -> Iterator[tuple[RequestRecord, int, int]]:
         """Request, first position and number of tokens of each row."""

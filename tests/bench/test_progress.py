@@ -34,6 +34,13 @@ def test_the_line_before_anything_has_happened() -> None:
     assert line("closed", Gathered(), Extent(), 0.4) == "closed · 0 s · warm-up"
 
 
+def test_what_a_server_does_not_tell_is_not_said() -> None:
+    got = Gathered(samples=[LoadSample(time=1.0, in_flight=8, waiting=2)])
+    assert "8 in flight (2 waiting)" in line("closed", got, Extent(), 1.0)
+    got.samples[0].waiting = None
+    assert line("closed", got, Extent(), 1.0).endswith("8 in flight")
+
+
 def test_failures_are_loud_and_open_ends_have_no_total() -> None:
     got = Gathered(ended_requests=[ended(1), ended(2, error="x", error_kind="status")], opened=0.0)
     text = line("open", got, Extent(seconds=9), 3)
