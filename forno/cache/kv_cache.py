@@ -260,6 +260,7 @@ class KvCache:
         self.index.check_integrity()
         if self.ghost is not None:
             self.ghost.check_integrity()
+        assert all(self.index.find(digest) is None for digest in self._evicted), "a cached block is listed as evicted"
         if self._contents is not None:
             assert all(self.index.hash_of(block) for block in self._contents), "a content without its block"
         counts = [0] * self.num_blocks

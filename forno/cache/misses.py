@@ -76,6 +76,9 @@ class Evicted:
     def __len__(self) -> int:
         return len(self._hashes)
 
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._hashes)
+
     def add(self, digest: bytes) -> None:
         self._hashes[digest] = None
         if len(self._hashes) > self.size:

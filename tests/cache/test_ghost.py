@@ -115,3 +115,70 @@ def test_old_look_ups_weigh_less(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = again(40) + [Job(text(rng, 200), [1]) for _ in range(40)]
     assert max(curve(100, jobs, 1).values()) < 0.1
     assert max(curve(100, jobs[40:] + jobs[:40], 1).values()) > 0.8
+
+
+A, B, C, D = (bytes([i]) * 16 for i in range(4))
+OTHERS = [bytes([i]) * 16 for i in range(10, 30)]
+ROOT = b"root"
+
+
+def small(block_size: int = 1) -> GhostCache:
+    """Follows caches of 4 and of 8 blocks: places are 0 (in both), 1 (in the larger) and 2 (in none)."""
+    return GhostCache(4, block_size, scales=(1.0, 2.0))
+
+
+def shares(ghost: GhostCache) -> list[float]:
+    return [point.hit_share for point in ghost.curve()]
+
+
+def test_behind_a_block_that_is_gone_nothing_is_found() -> None:
+    ghost = small()
+    ghost.count(ROOT, [A, B, C], [0, 2, 0], [1, 2, 3, 4], matched=1, in_use=0)
+    assert shares(ghost) == [1 / 4, 1 / 4]
+
+
+def test_behind_a_block_that_only_the_larger_has_the_smaller_finds_nothing() -> None:
+    ghost = small()
+    ghost.count(ROOT, [A, B], [1, 0], [1, 2, 3, 4], matched=0, in_use=0)
+    assert shares(ghost) == [0, 2 / 4]
+
+
+def test_tokens_that_the_real_cache_copied_are_found_by_any() -> None:
+    ghost = small(block_size=4)
+    ghost.count(ROOT, [], [], [1, 2, 3, 4, 5, 6], matched=2, in_use=0)
+    assert shares(ghost) == [2 / 6, 2 / 6]
+
+
+def test_only_what_was_computed_can_be_found() -> None:
+    ghost = small()
+    assert ghost.hold([A, B]) == [2, 2]
+    ghost.release([A, B], num_kept=1, in_use=0)
+    assert ghost.hold([A, B]) == [0, 2]
+
+
+def test_a_block_stays_as_long_as_anybody_holds_it() -> None:
+    ghost = small()
+    ghost.hold([A])
+    ghost.hold([A])
+    ghost.release([A], 1, in_use=1)
+    for other in OTHERS:
+        ghost.hold([other])
+        ghost.release([other], 1, in_use=1)
+    ghost.check_integrity()
+    assert ghost.hold([A]) == [0]
+    ghost.release([A], 1, in_use=1)
+    ghost.release([A], 1, in_use=0)
+    for other in OTHERS:
+        ghost.hold([other])
+        ghost.release([other], 1, in_use=0)
+    assert ghost.hold([A]) == [2]
+
+
+def test_what_runs_leaves_less_room_in_every_size() -> None:
+    ghost = small()
+    ghost.hold([A, B, C, D])
+    ghost.release([A, B, C, D], 4, in_use=0)
+    ghost.settle(in_use=3)
+    assert ghost.hold([A]) == [0], "given back last, so the latest"
+    ghost.settle(in_use=7)
+    assert ghost.hold([B, C, D]) == [1, 2, 2]
