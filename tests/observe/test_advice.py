@@ -6,8 +6,8 @@ import pytest
 
 from forno.config import SchedulerConfig
 from forno.observe.advice import Advice, Settings, advise
-from forno.observe.explanation import Kind
-from forno.observe.record import Shortage
+from forno.observe.explanation import Explanation, Kind, Part
+from forno.observe.record import RequestRecord, Shortage
 from tests.helpers.fake_runner import some_tokens
 from tests.observe.timed_engine import STEP, TOKEN, Timed, random_run, step_cost
 
@@ -152,3 +152,32 @@ def test_advice_never_promises_more_than_there_is() -> None:
             named = [a.flag.split(" ")[0] for a in given if a.flag]
             assert len(named) == len(set(named)), "an option goes one way only"
             assert len(advise(found, Settings(), step_cost)) <= 2
+
+
+def explained(parts: dict[Kind, float], **known: object) -> Explanation:
+    """An explanation of so many seconds of each kind."""
+    record = RequestRecord("a", 1, 100, 10, num_cached=99, num_generated=3)
+    found = Explanation(record, 0.0, sum(parts.values()), **known)
+    found.parts = {kind: Part(kind, seconds) for kind, seconds in parts.items()}
+    return found
+
+
+def test_asking_for_less_comes_after_what_costs_nobody_anything() -> None:
+    found = explained({Kind.DECODE: 6.0, Kind.CLIENT: 1.0})
+    first, second = advise(found, Settings())
+    assert (first.saves, second.saves) == (1.0, pytest.approx(1.5))
+    assert first.change.startswith("Read the stream faster")
+
+
+def test_an_option_goes_one_way_only() -> None:
+    waited = {"waited_for": {Shortage.TOKENS: 4.0}, "waited_for_decodes": 4.0}
+    slowed = {"decode_steps": 10, "slowed_steps": 10, "slowed_tokens": 1000}
+    found = explained({Kind.QUEUED: 4.0, Kind.SLOWED: 4.0}, **waited, **slowed)
+    given = advise(found, Settings(SchedulerConfig(mixed_step_stretch=2.0)), count=99)
+    assert [a.flag for a in given if a.flag.startswith("--mixed-step-stretch")] == ["--mixed-step-stretch 1.25"]
+
+
+def test_waiting_with_lost_blocks_is_not_about_seats() -> None:
+    found = explained({Kind.QUEUED: 1.0, Kind.PREEMPTED: 3.0}, waited_for={Shortage.SEATS: 4.0})
+    given = {a.flag.split(" ")[0]: a.saves for a in advise(found, Settings(), count=99)}
+    assert given["--max-num-seqs"] == 1.0
