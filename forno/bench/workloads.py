@@ -170,29 +170,12 @@ class _Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class LongWorkload(Workload):
-    """Long texts to summarize, which have nothing in common."""
-
-    name = "long"
-
-    input_tokens: str = length("3000", "Length of a prompt")
-    max_tokens: str = length("64", "Length of an answer")
-
-    def conversations(self, ruler: Ruler, seed: int) -> Iterator[Conversation]:
-        writer = _Writer(Corpus.load(), ruler)
-        inputs, outputs = self.distribution("input_tokens"), self.distribution("max_tokens")
-
-        def make(rng: random.Random) -> Call:
-            return Call(outputs.whole(rng), (user(writer.ask(rng, "Summarize:\n", inputs.whole(rng))),))
-
-        return _singles(seed, self.name, make)
-
-
-@dataclass(frozen=True, slots=True)
 class RandomWorkload(Workload):
     """Prompts and answers whose lengths are drawn from distributions."""
 
     name = "random"
+    instruction = ""
+    """What every prompt begins with."""
 
     input_tokens: str = length("lognormal:512:0.5:4096", "Length of a prompt")
     max_tokens: str = length("lognormal:128:0.5:1024", "Length of an answer")
@@ -202,9 +185,20 @@ class RandomWorkload(Workload):
         inputs, outputs = self.distribution("input_tokens"), self.distribution("max_tokens")
 
         def make(rng: random.Random) -> Call:
-            return Call(outputs.whole(rng), (user(writer.ask(rng, "", inputs.whole(rng))),))
+            return Call(outputs.whole(rng), (user(writer.ask(rng, self.instruction, inputs.whole(rng))),))
 
         return _singles(seed, self.name, make)
+
+
+@dataclass(frozen=True, slots=True)
+class LongWorkload(RandomWorkload):
+    """Long texts to summarize, which have nothing in common."""
+
+    name = "long"
+    instruction = "Summarize:\n"
+
+    input_tokens: str = length("3000", "Length of a prompt")
+    max_tokens: str = length("64", "Length of an answer")
 
 
 WORKLOADS: dict[str, type[Workload]] = {

@@ -25,7 +25,7 @@ MEANS = {
     Kind.UNRECORDED: "those steps are not recorded any more",
 }
 LACKS = {
-    Shortage.SEATS: "a seat (--max-num-seqs)",
+    Shortage.SEATS: "a seat",
     Shortage.TOKENS: "tokens of a step",
     Shortage.BLOCKS: "free KV blocks",
     Shortage.PREFIX: "a prefix that another computes",

@@ -72,7 +72,7 @@ def test_a_request_in_any_width(width: int) -> None:
     lines = text(explain_view.request_lines(request(), width))
     assert lines[0].startswith("chatcmpl-1234  reached max_tokens")
     whole = "\n".join(lines)
-    for said in ("first token after 6.2 s", "a seat (--max-num-seqs) 4 s", "60 again in 100 ms", "--max-num-seqs 8", "35%"):
+    for said in ("first token after 6.2 s", "a seat 4 s", "60 again in 100 ms", "--max-num-seqs 8", "35%"):
         assert said in whole
     bar = lines[4]
     assert len(bar) == width - 2
