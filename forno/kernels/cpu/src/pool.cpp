@@ -34,7 +34,8 @@ void futex(void* word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
 }
 
-// Returns once over() is true, and how long it slept. `word` changes from `seen` when that happens, and whoever changes it then wakes sleepers.
+// Returns once over() is true: how long it slept. `word` changes from `seen` when that happens, and whoever changes it then
+// wakes sleepers.
 template <class F>
 int64_t wait_until(F&& over, void* word, uint32_t seen, std::atomic<int32_t>& sleepers, int64_t spin_ns) {
   if (over()) return 0;
