@@ -100,6 +100,10 @@ class Silent:
         """Records of all requests that one response is made of, in order."""
         return []
 
+    def beginning(self, prefix: str) -> list[str]:
+        """Ids of all responses that begin with ``prefix``, each once, oldest first."""
+        return []
+
     def live(self) -> list[RequestRecord]:
         """Requests that the engine has not finished, in the order in which they came."""
         return []
@@ -279,6 +283,10 @@ class Recorder(Silent):
         if known is not None:
             return [known]
         return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
+
+    def beginning(self, prefix: str) -> list[str]:
+        ids = (record.response or record.id for record in [*self._over.copy(), *self.live()])
+        return list(dict.fromkeys(id for id in ids if id.startswith(prefix)))
 
     def live(self) -> list[RequestRecord]:
         return list(self._live.copy().values())

@@ -47,6 +47,8 @@ LACKING = {
 }
 NAMES = 3
 """Requests that are named in a line."""
+OTHER_COLUMNS = 62
+"""What a table of requests needs beside their ids."""
 LABEL, NUMBERS = 12, 29
 """Width of the first column, and of all before a bar."""
 
@@ -66,14 +68,24 @@ def request_table(found: Mapping[str, Any], width: int) -> Iterator[Line]:
     if not requests:
         yield ("no requests are remembered",)
         return
-    ids = max(24, min(max(len(r["id"]) for r in requests), width - 62))
+    ids = _id_width([r["id"] for r in requests], width - OTHER_COLUMNS)
     yield ((f"{'request':{ids}} {'state':9} {'age':>8} {'took':>8} {'prompt':>6} {'out':>5}  largest part", "bold"),)
     for r in requests:
         yield _row(r, ids)
     slowest = max(requests, key=lambda r: r["seconds"])
     yield ()
     part = f"{span(slowest['slowest_seconds'])} of its {span(slowest['seconds'])} were {slowest['slowest']}"
-    yield ("slowest: ", (slowest["id"], "bold"), f": {part}; `forno explain {slowest['id']}` says more")
+    yield (f"slowest: {part}",)
+    yield ("         ", (f"forno explain {slowest['id']}", "bold"))
+
+
+def _id_width(ids: list[str], room: int) -> int:
+    """The column's width. A cut id must still be a beginning that only one of them has: it is what one copies."""
+    longest = max(map(len, ids))
+    width = min(longest, max(24, room))
+    while width < longest and len({_short(id, width) for id in ids}) < len(set(ids)):
+        width += 1
+    return width
 
 
 def _row(r: Mapping[str, Any], ids: int) -> Line:

@@ -95,6 +95,17 @@ def test_whatever_a_request_is(changes: dict[str, Any]) -> None:
     assert max(map(len, lines)) < 140
 
 
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_ids_in_the_list_can_be_copied(width: int) -> None:
+    ids = [f"chatcmpl-{'a' * 30}{i:02}-and-more" for i in range(20)] + ["chatcmpl-short"]
+    row = {"state": "finished", "reason": "stop", "age": 3.0, "seconds": 2.0, "prompt_tokens": 9, "generated_tokens": 9}
+    rows = [{"id": id, "slowest": "decode", "slowest_seconds": 1.0, **row} for id in ids]
+    lines = text(explain_view.request_table({"requests": rows}, width))
+    for id, line in zip(ids, lines[1:], strict=False):
+        shown = line.split()[0].removesuffix("…")
+        assert [other for other in ids if other.startswith(shown)] == [id]
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.0000123, "12 us"), (0.00456, "4.56 ms"), (0.0999, "99.9 ms"), (1.234, "1.23 s"), (321.0, "321 s")]
 )
@@ -114,6 +125,8 @@ def test_against_a_server(server: Running, capsys: pytest.CaptureFixture[str]) -
     assert "slowest: " in capsys.readouterr().out
     assert main(["explain", id, "--url", server.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["requests"][0]["id"] == id
+    assert main(["explain", f"{id[:20]}…", "--url", server.url]) == 0
+    assert capsys.readouterr().out.startswith(id), "as copied from a list"
     assert main(["explain", "nobody", "--url", server.url]) == 1
     assert "no request 'nobody'" in capsys.readouterr().err
 
