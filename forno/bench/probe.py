@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from forno.bench.address import HINT
 from forno.bench.answer import message_of, shown
 from forno.bench.client import Target, open_client
 from forno.bench.records import RequestRecord
@@ -27,17 +28,15 @@ OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 """Fields that a load is poorer without, but possible."""
 
 
-def base_url(text: str) -> str:
-    """A server's URL without ``/v1`` and trailing slashes; ``http://`` is added where no scheme is given."""
-    url = text if "://" in text else f"http://{text}"
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 async def find_model(session: aiohttp.ClientSession, url: str) -> str:
     """The one model that the server serves. Raises ``ConfigError`` if there are several, or it does not say."""
     status, body = await _fetch(session, "GET", url + "/v1/models")
     models = [m.get("id") for m in body.get("data") or () if isinstance(m, dict)] if isinstance(body, dict) else []
     names = [name for name in models if isinstance(name, str)]
+    if status == 404:
+        raise ConfigError(
+            f"there is no OpenAI API at {url} ({url}/v1/models: 404): check --url, or name the model with --model"
+        )
     if len(names) != 1:
         why = f"serves {', '.join(names)}" if names else f"does not say which model it serves ({url}/v1/models: {status})"
         raise ConfigError(f"the server {why}: name one with --model")
@@ -134,7 +133,8 @@ async def _fetch(
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return response.status, shown(raw)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = shown(str(error) or type(error).__name__)
+        cause = getattr(error, "os_error", None) or error  # aiohttp wraps it in words about TLS, whatever the scheme
+        reason = shown(getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)
         if required:
-            raise ConfigError(f"no answer from {url}: {reason}") from error
+            raise ConfigError(f"no answer from {url}: {reason}; {HINT}") from error
         return 0, reason

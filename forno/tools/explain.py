@@ -11,7 +11,8 @@ import urllib.request
 from typing import Any
 
 from forno import env
-from forno.errors import ConfigError, FornoError
+from forno.bench.address import HINT, base_url
+from forno.errors import FornoError
 
 TIMEOUT = 30.0
 
@@ -29,12 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation, or the list; 0."""
-    url = args.url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url must start with http:// or https://, got {args.url!r}")
     id = args.id.removesuffix("…")  # as it was copied from a list
     path = f"/explain/{urllib.parse.quote(id, safe='')}" if id else f"/explain?count={args.count}"
-    found = ask(url + path, args.api_key or env.API_KEY.get())
+    found = ask(base_url(args.url) + path, args.api_key or env.API_KEY.get())
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -58,9 +56,7 @@ def ask(url: str, key: str) -> Any:
     except urllib.error.HTTPError as error:
         raise FornoError(_message(error.read()) or f"{url} answered {error.code}") from error
     except (OSError, ValueError) as error:
-        raise FornoError(
-            f"no answer from {url}: {getattr(error, 'reason', error)}; is a server running there (--url)?"
-        ) from error
+        raise FornoError(f"no answer from {url}: {getattr(error, 'reason', error)}; {HINT}") from error
 
 
 def _message(body: bytes) -> str:

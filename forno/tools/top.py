@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from forno import env
+from forno.bench.address import base_url
+from forno.bench.extra import need
 from forno.errors import ConfigError
 from forno.tools.watch import UnreachableError, Watch
 
@@ -31,10 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Watch until Ctrl-C; 0."""
     if not LEAST_INTERVAL <= args.interval <= MOST_INTERVAL:
         raise ConfigError(f"--interval must be {LEAST_INTERVAL:g} to {MOST_INTERVAL:g} seconds, got {args.interval:g}")
-    url = args.url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url must start with http:// or https://, got {args.url!r}")
-    watch = Watch(url, args.api_key or env.API_KEY.get())
+    watch = Watch(base_url(args.url), args.api_key or env.API_KEY.get())
     try:
         if args.json:
             print_json(watch, args.interval, args.once)
@@ -102,8 +101,7 @@ def _repeat(watch: Watch, interval: float, draw: Callable[[str], Any]) -> None:
 
 
 def _console() -> Any:
-    try:
-        from rich.console import Console
-    except ImportError as error:
-        raise ConfigError('forno top needs rich: pip install "forno[bench]"; or use --json') from error
+    need("rich", what="forno top without --json")
+    from rich.console import Console
+
     return Console(file=sys.stdout, highlight=False)

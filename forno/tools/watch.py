@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forno.bench.address import HINT
 from forno.errors import FornoError
 
 STATE, METRICS = "/debug/state", "/metrics"
@@ -162,7 +163,7 @@ class Watch:
             raise UnreachableError(_explain(self.url, path, error)) from error
         except (OSError, ValueError) as error:  # URLError is an OSError; http.client's own are below
             reason = getattr(error, "reason", None) or error
-            raise UnreachableError(f"no answer from {self.url}: {reason}") from error
+            raise UnreachableError(f"no answer from {self.url}: {reason}; {HINT}") from error
         except Exception as error:
             raise UnreachableError(f"{self.url} sent no HTTP that can be read: {error!r}") from error
 

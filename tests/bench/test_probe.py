@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from forno.bench.address import base_url
 from forno.bench.client import Target, open_session
-from forno.bench.probe import base_url, counter, describe, find_model, settle
+from forno.bench.probe import counter, describe, find_model, settle
 from forno.bench.workload import Call
 from forno.errors import ConfigError
 from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, reply, serving, stream, usage, whole
@@ -25,6 +26,11 @@ def test_addresses(text: str) -> None:
 
 def test_a_path_before_v1_is_kept() -> None:
     assert base_url("https://host/openai/v1") == "https://host/openai"
+
+
+def test_other_schemes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must start with http"):
+        base_url("ftp://a")
 
 
 async def model_of(script: Script) -> str:
@@ -51,12 +57,18 @@ async def test_no_only_model(body: Any, message: str) -> None:
         await model_of(lambda request: Send(reply(body)))
 
 
+async def test_no_api_at_this_address() -> None:
+    with pytest.raises(ConfigError, match="no OpenAI API at"):
+        await model_of(lambda request: Send(reply({"error": "x"}, "404 Not Found")))
+
+
 async def test_nobody_listens() -> None:
     async with serving() as server:
         url = server.url
     async with open_session(Target(url, "")) as session:
-        with pytest.raises(ConfigError, match="no answer from"):
+        with pytest.raises(ConfigError, match=r"no answer from .*: Connect.*; is a server running there") as caught:
             await find_model(session, url)
+        assert "ssl" not in str(caught.value)
         assert await describe(session, url) == {}
 
 

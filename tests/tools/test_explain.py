@@ -131,7 +131,7 @@ def test_against_a_server(server: Running, capsys: pytest.CaptureFixture[str]) -
     assert "no request 'nobody'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "localhost:8000"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9/v1", "ftp://127.0.0.1:9"])
 def test_no_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--url", url]) == 1
     assert "forno explain: " in capsys.readouterr().err

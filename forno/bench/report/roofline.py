@@ -13,6 +13,7 @@ from math import atan2, degrees, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forno.bench.address import HINT
 from forno.bench.numbers import plural, short, shown
 from forno.bench.report import plotting, tables
 from forno.bench.report.page import Figure, render
@@ -60,9 +61,10 @@ def read_state(source: str, api_key: str = "") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: {short(str(error), 120)}") from None
     except OSError as error:
-        raise ResultError(f"cannot read {short(source, 80)}: {short(str(error), 120)}") from None
-    if not isinstance(state, dict):
-        raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: it holds no object")
+        reason = short(str(getattr(error, "reason", error)), 120)
+        raise ResultError(f"no answer from {short(source, 80)}: {reason}; {HINT}") from None
+    if not isinstance(state, dict) or "steps" not in state:
+        raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: it holds no steps")
     return state
 
 
@@ -77,7 +79,9 @@ def _fetch(url: str, api_key: str) -> bytes:
 
 def _load(path: str) -> bytes:
     if not Path(path).is_file():
-        raise ResultError(f"{short(path, 80)} is no file; give the URL of a server, or a file with its /debug/state")
+        raise ResultError(
+            f"{short(path, 80)} is no file; give a URL such as http://127.0.0.1:8000, or a file with a /debug/state"
+        )
     with Path(path).open("rb") as file:
         return _limited(file.read(LIMIT + 1), path)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from forno import env
 from forno.bench import slo
+from forno.bench.address import base_url
 from forno.bench.arrivals import Closed, Open, Stage, parse_stages
 from forno.bench.bench import Load, Settings
 from forno.bench.client import Target, Timeouts
 from forno.bench.load import FAILURES_IN_A_ROW, Extent, Trace
-from forno.bench.probe import base_url
 from forno.bench.workload import Workload
 from forno.errors import ConfigError
 from forno.tools.bench import knobs

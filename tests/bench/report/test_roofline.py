@@ -121,7 +121,13 @@ def test_reading_and_writing(tmp_path: Path) -> None:
     path.write_text(json.dumps(state(step())), encoding="utf-8")
     write_roofline(str(path), tmp_path / "out.html")
     assert "on the roofline" in (tmp_path / "out.html").read_text(encoding="utf-8")
-    for data, why in ((b"[]", "no object"), (b"{", "no JSON"), (b"[" * 100_000, "no JSON"), (b"\xff", "no JSON")):
+    for data, why in (
+        (b"[]", "no steps"),
+        (b'{"runs": []}', "no steps"),
+        (b"{", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"\xff", "no JSON"),
+    ):
         path.write_bytes(data)
         with pytest.raises(ResultError, match=why):
             read_state(str(path))

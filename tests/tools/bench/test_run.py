@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -264,6 +265,16 @@ def test_a_capacity_that_is_not_there_fails(capsys: pytest.CaptureFixture[str]) 
     status, out, _ = bench(whole, *words, capsys=capsys)
     assert status == 1
     assert "no load meets the SLO for 95 % of requests: at the lowest tried, 1 clients, 0 % of" in out
+
+
+@pytest.mark.parametrize(("missing", "words"), [("aiohttp", ()), ("rich", ()), ("matplotlib", ("--html", "page.html"))])
+def test_what_is_not_installed_is_said_before_the_measuring(
+    missing: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    status, _, err = bench(lambda request: pytest.fail("asked"), *words, capsys=capsys)
+    assert status == 1
+    assert f"needs {missing}: pip install" in err
 
 
 @pytest.mark.parametrize(
