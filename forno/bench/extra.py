@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from forno.errors import ConfigError
 
-INSTALL = 'pip install "forno[bench]", or pip install ".[bench]" in a checkout of the sources'
+INSTALL = 'pip install "forno[bench]"'
 
 
 def need(*modules: str, what: str = "forno bench") -> None:

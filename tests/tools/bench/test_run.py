@@ -21,6 +21,7 @@ from forno.bench.read import read_result
 from forno.bench.records import Result
 from forno.tools.bench.run import INTERRUPTED
 from tests.bench.scripted import Request, Script, Send, Server, delta, reply, serving, stream, whole
+from tests.helpers.gguf_writer import write_tiny_gguf
 
 
 @contextmanager
@@ -275,6 +276,29 @@ def test_what_is_not_installed_is_said_before_the_measuring(
     status, _, err = bench(lambda request: pytest.fail("asked"), *words, capsys=capsys)
     assert status == 1
     assert f"needs {missing}: pip install" in err
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("matplotlib", ("report", "none.json", "-o", "page.html")),
+        ("matplotlib", ("report", "--roofline", "http://127.0.0.1:9")),
+        ("aiohttp", ("ablate", "--model", "{model}", "--only", "static")),
+        ("rich", ("ablate", "--model", "{model}", "--only", "static")),
+    ],
+)
+def test_other_words_say_it_too(
+    missing: str,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", form="q8_0")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *(word.format(model=model) for word in words)]) == 1
+    assert f"needs {missing}: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
