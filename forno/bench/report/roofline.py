@@ -30,7 +30,7 @@ LABELS = {
     "kv": (plotting.PALETTE[2], "s", "reading keys and values"),
     "compute": (plotting.PALETTE[1], "^", "arithmetic"),
     "overhead": (plotting.PALETTE[3], "D", "overhead beside the kernels"),
-    "starved": ("#000000", "x", "starved: others had the cores"),
+    "starved": ("#000000", "x", "cores that others had (starved)"),
 }
 """Label of a step -> colour, marker, what it waited for."""
 MOST_POINTS = 2000
