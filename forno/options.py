@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses an unknown flag with the nearest known one."""
+    """Refuses an unknown flag, verb or choice with the nearest known one."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -28,6 +28,13 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("-"):
                 self.error(f"unknown option {text.split('=')[0]}{_hint(text.split('=')[0], self._option_string_actions)}")
         return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _hint(str(value), map(str, action.choices or ()))
+            raise
 
 
 def flag(name: str) -> str:

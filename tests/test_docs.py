@@ -15,6 +15,7 @@ from forno.loader.sources import BUILTIN_MODELS
 from forno.program.passes import default_passes
 from forno.server import engine_metrics, wire
 from forno.server.app import ENDPOINTS
+from forno.tools.bench import WORDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("deploy/*.md")])
@@ -33,14 +34,15 @@ def section(name: str, title: str) -> str:
 
 
 def flags() -> set[str]:
-    """Every option of every verb."""
-    return {option for verb in VERBS for option in re.findall(r"--[a-z][a-z-]+", help_of(verb))}
+    """Every option of every verb, and of the words of ``forno bench``."""
+    helps = [help_of(verb) for verb in VERBS] + [help_of("bench", word) for word in WORDS]
+    return {option for text in helps for option in re.findall(r"--[a-z][a-z-]+", text)}
 
 
-def help_of(verb: str) -> str:
+def help_of(*words: str) -> str:
     out = StringIO()
     with redirect_stdout(out), pytest.raises(SystemExit) as stop:
-        main([verb, "--help"])
+        main([*words, "--help"])
     assert stop.value.code == 0
     return out.getvalue()
 
@@ -63,11 +65,18 @@ def test_files_that_are_named_exist(document: Path) -> None:
             assert any((ROOT / start / name).exists() for start in HERE), name
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/architecture.md", "docs/metrics.md"])
+CURRENT = ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/architecture.md", "docs/metrics.md", "deploy/README.md"]
+CURRENT += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/guides/*.md"))]
+"""Documents that say how things are now, not what was tried."""
+OTHERS = {"--config"}
+"""Options of other programs."""
+
+
+@pytest.mark.parametrize("document", CURRENT)
 def test_flags_and_targets_that_are_named_exist(document: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     text = text_of(document)
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= flags()
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= flags() | OTHERS
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
 
 

@@ -45,7 +45,12 @@ def test_ctrl_c_is_130(verb: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "required"), (["bake"], "invalid choice: 'bake'"), (["echo", "--time", "3"], "did you mean --times?")],
+    [
+        ([], "required"),
+        (["bake"], "invalid choice: 'bake'"),
+        (["ehco"], "did you mean echo?"),
+        (["echo", "--time", "3"], "did you mean --times?"),
+    ],
 )
 def test_wrong_usage_is_status_2(
     verb: SimpleNamespace, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str

@@ -12,6 +12,8 @@ from forno.errors import ConfigError, UnreachableError
 TIMEOUT = 10.0
 LIMIT = 64 << 20
 """Bytes of an answer."""
+HINT = "is a server running there (--url)?"
+"""What to ask oneself first if there is no answer."""
 
 
 def base_url(text: str) -> str:
@@ -32,7 +34,7 @@ def get(url: str, api_key: str = "", timeout: float = TIMEOUT) -> bytes:
     except urllib.error.HTTPError as error:
         raise UnreachableError(_refusal(url, error)) from error
     except (OSError, ValueError) as error:
-        raise UnreachableError(f"no answer from {url}: {getattr(error, 'reason', None) or error}") from error
+        raise UnreachableError(f"no answer from {url}: {getattr(error, 'reason', None) or error}; {HINT}") from error
     except HTTPException as error:
         raise UnreachableError(f"{url} sent no HTTP that can be read: {error!r}") from error
     if len(body) > LIMIT:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forno.bench.answer import Answer, ServerError, message_of, shown
+from forno.bench.extra import need
 from forno.bench.records import RequestRecord
 from forno.bench.sse import BadStream, EventParser
-from forno.errors import ConfigError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -240,10 +240,9 @@ async def open_client(target: Target, clock: Callable[[], float]) -> AsyncIterat
 
 def open_session(target: Target) -> aiohttp.ClientSession:
     """Connections without a limit of their own, so that an open loop is never held back here."""
-    try:
-        import aiohttp
-    except ModuleNotFoundError as error:
-        raise ConfigError('forno bench needs aiohttp: pip install "forno[bench]"') from error
+    need("aiohttp")
+    import aiohttp
+
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
     if target.api_key:
         headers["authorization"] = f"Bearer {target.api_key}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forno.bench.answer import message_of, shown
+from forno.bench.ask import HINT
 from forno.bench.client import Target, open_client
 from forno.bench.records import RequestRecord
 from forno.errors import ConfigError
@@ -32,6 +33,10 @@ async def find_model(session: aiohttp.ClientSession, url: str) -> str:
     status, body = await _fetch(session, "GET", url + "/v1/models")
     models = [m.get("id") for m in body.get("data") or () if isinstance(m, dict)] if isinstance(body, dict) else []
     names = [name for name in models if isinstance(name, str)]
+    if status == 404:
+        raise ConfigError(
+            f"there is no OpenAI API at {url} ({url}/v1/models: 404): check --url, or name the model with --model"
+        )
     if len(names) != 1:
         why = f"serves {', '.join(names)}" if names else f"does not say which model it serves ({url}/v1/models: {status})"
         raise ConfigError(f"the server {why}: name one with --model")
@@ -128,7 +133,8 @@ async def _fetch(
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return response.status, shown(raw)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = shown(str(error) or type(error).__name__)
+        cause = getattr(error, "os_error", None) or error  # aiohttp wraps it in words about TLS, whatever the scheme
+        reason = shown(getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)
         if required:
-            raise ConfigError(f"no answer from {url}: {reason}") from error
+            raise ConfigError(f"no answer from {url}: {reason}; {HINT}") from error
         return 0, reason

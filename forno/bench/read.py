@@ -48,7 +48,7 @@ def _bytes_of(path: Path, limit: int) -> bytes:
     try:
         if not path.is_file():
             raise ResultError(
-                f"{path} is {'no file' if path.exists() else 'not there'}; give a JSON file of `forno bench --json`"
+                f"{path} is {'no file' if path.exists() else 'not there'}; give a file that `forno bench --output FILE` wrote"
             )
         with path.open("rb") as file:
             data = file.read(limit + 1)

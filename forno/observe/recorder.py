@@ -26,6 +26,8 @@ _REQUEST, _START, _NUM_TOKENS = attrgetter("request"), attrgetter("start"), attr
 _SAMPLE, _DRAFTS = attrgetter("sample"), attrgetter("drafts")
 _SHORTAGES = (None, *Shortage)
 _SHORTAGE_CODES = {shortage: code for code, shortage in enumerate(_SHORTAGES)}
+MAX_STEPS = 16384
+"""Steps that are remembered unless told otherwise."""
 ROWS_PER_STEP = 16
 """Rows remembered per step of the ring, on average: steps of more rows mean fewer steps."""
 
@@ -44,7 +46,7 @@ class Recorder(Silent):
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        max_steps: int = 16384,
+        max_steps: int = MAX_STEPS,
         max_requests: int = 4096,
     ) -> None:
         self.clock = clock
@@ -196,6 +198,10 @@ class Recorder(Silent):
         if known is not None:
             return [known]
         return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
+
+    def beginning(self, prefix: str) -> list[str]:
+        ids = (record.response or record.id for record in [*self._over.copy(), *self.live()])
+        return list(dict.fromkeys(id for id in ids if id.startswith(prefix)))
 
     def live(self) -> list[RequestRecord]:
         return list(self._live.copy().values())

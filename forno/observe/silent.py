@@ -79,6 +79,10 @@ class Silent:
         """Records of all requests that one response is made of, in order."""
         return []
 
+    def beginning(self, prefix: str) -> list[str]:
+        """Ids of all responses that begin with ``prefix``, each once, oldest first."""
+        return []
+
     def live(self) -> list[RequestRecord]:
         """Requests that the engine has not finished, in the order in which they came."""
         return []

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from forno.errors import QueueFullError, RequestError
+from forno.observe.recorder import MAX_STEPS
 from forno.server import misc, observe, observe_wire, openapi, wire
 from forno.server.cache_debug import CacheState, cache_state
 from forno.server.chat import chat
@@ -97,7 +98,7 @@ ENDPOINTS = (
         None,
         dict[str, Any],
         (400, 401, 404),
-        query={"steps": {"type": "integer", "minimum": 1, "default": STEPS}},
+        query={"steps": {"type": "integer", "minimum": 1, "maximum": MAX_STEPS, "default": STEPS}},
     ),
     Endpoint("GET", "/debug/cache", "What the KV cache found, missed and wasted", cache_state, None, CacheState, (401,)),
 )

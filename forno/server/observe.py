@@ -25,6 +25,8 @@ STEPS, MOST_STEPS = 60, 2000
 """The same of steps in ``/debug/state``."""
 NAMED = 8
 """Requests named as sharing in a part."""
+ALIKE = 4
+"""Ids that are named where a beginning is not enough."""
 RATE_SECONDS = 3.0
 """What rates are taken over."""
 
@@ -32,10 +34,7 @@ RATE_SECONDS = 3.0
 async def explanation(serving: Serving, body: None, call: Call) -> App:
     """Every request that a response is made of."""
     segments = call.number("segments", 0, 0, 1) == 1
-    id = call.path["request_id"]
-    records = serving.engine.recorder.answers(id)
-    if not records:
-        raise HttpError(404, _why_unknown(serving, id), "invalid_request_error", "request_id", "request_not_found")
+    id, records = _meant(serving, call.path["request_id"])
     found = await off_loop(True, lambda: [_explained(serving, record, segments) for record in records])
     return json(wire.Explanations(id, serving.model, found))
 
@@ -52,6 +51,21 @@ async def state(serving: Serving, body: None, call: Call) -> App:
 
 
 # -- explanations -----------------------------------------------------------------------------------------------
+
+
+def _meant(serving: Serving, id: str) -> tuple[str, list[RequestRecord]]:
+    """The response with this id, or else the only one whose id begins so: long ids are shown cut."""
+    recorder = serving.engine.recorder
+    if records := recorder.answers(id):
+        return id, records
+    alike = recorder.beginning(id)
+    if len(alike) == 1 and (records := recorder.answers(alike[0])):
+        return alike[0], records
+    if len(alike) > 1:
+        named = ", ".join(alike[-1 : -ALIKE - 1 : -1]) + (" ..." if len(alike) > ALIKE else "")
+        message = f"{len(alike)} requests begin with {id!r}: say more of the id; the latest are {named}"
+        raise HttpError(400, message, "invalid_request_error", "request_id", "ambiguous_request")
+    raise HttpError(404, _why_unknown(serving, id), "invalid_request_error", "request_id", "request_not_found")
 
 
 def _why_unknown(serving: Serving, id: str) -> str:

@@ -18,7 +18,9 @@ TIMEOUT = 30.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("id", nargs="?", default="", metavar="ID", help="A response's id; without: the latest requests.")
+    parser.add_argument(
+        "id", nargs="?", default="", metavar="ID", help="A response's id or its beginning; without: the latest requests."
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="The server (default: %(default)s).")
     parser.add_argument("--count", type=int, default=20, help="Requests in the list (default: %(default)s).")
     parser.add_argument("--json", action="store_true", help="Print what the server says, as JSON.")
@@ -27,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation, or the list; 0."""
-    path = f"/explain/{quote(args.id, safe='')}" if args.id else f"/explain?count={args.count}"
+    id = args.id.removesuffix("…")  # as it was copied from a list
+    path = f"/explain/{quote(id, safe='')}" if id else f"/explain?count={args.count}"
     found = ask(base_url(args.url) + path, args.api_key or env.API_KEY.get())
     if args.json:
         print(json.dumps(found, indent=2))

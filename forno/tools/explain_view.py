@@ -41,6 +41,9 @@ PHASES = {
 """Color and glyph: the glyph tells phases apart where there is no color."""
 NAMES = 3
 """Requests that are named in a line."""
+OTHER_COLUMNS, NARROW, COUNTS = 62, 80, 13
+"""What a table of requests needs beside their ids; below this width it has no counts of tokens, which take so much of it."""
+LEAST_ID = 12
 LABEL, NUMBERS = 12, 29
 """Width of the first column, and of all before a bar."""
 
@@ -51,24 +54,37 @@ def request_table(found: Mapping[str, Any], width: int) -> Iterator[Line]:
     if not requests:
         yield ("no requests are remembered",)
         return
-    ids = max(24, min(max(len(r["id"]) for r in requests), width - 62))
-    yield ((f"{'request':{ids}} {'state':9} {'age':>8} {'took':>8} {'prompt':>6} {'out':>5}  largest part", "bold"),)
+    counts = width >= NARROW
+    ids = _id_width([r["id"] for r in requests], width - OTHER_COLUMNS + (0 if counts else COUNTS))
+    told = f" {'prompt':>6} {'out':>5}" if counts else ""
+    yield ((f"{'request':{ids}} {'state':9} {'age':>8} {'took':>8}{told}  largest part", "bold"),)
     for r in requests:
-        yield _row(r, ids)
+        yield _row(r, ids, counts)
     slowest = max(requests, key=lambda r: r["seconds"])
     yield ()
     part = f"{latency(slowest['slowest_seconds'])} of its {latency(slowest['seconds'])} were {slowest['slowest']}"
-    yield ("slowest: ", (slowest["id"], "bold"), f": {part}; `forno explain {slowest['id']}` says more")
+    yield (f"slowest: {part}",)
+    yield ("         ", (f"forno explain {slowest['id']}", "bold"))
 
 
-def _row(r: Mapping[str, Any], ids: int) -> Line:
+def _id_width(ids: list[str], room: int) -> int:
+    """The column's width. A cut id must still be a beginning that only one of them has: it is what one copies."""
+    longest = max(map(len, ids))
+    width = min(longest, max(LEAST_ID, room))
+    while width < longest and len({_short(id, width) for id in ids}) < len(set(ids)):
+        width += 1
+    return width
+
+
+def _row(r: Mapping[str, Any], ids: int, counts: bool) -> Line:
     state = r["reason"] or r["state"]
     color = {"waiting": "yellow", "running": "green", "error": "red", "refused": "red", "abort": "red"}.get(state, "")
     share = r["slowest_seconds"] / r["seconds"] if r["seconds"] else 0.0
+    told = f" {r['prompt_tokens']:>6} {r['generated_tokens']:>5}" if counts else ""
     return (
         f"{_short(r['id'], ids):{ids}} ",
         (f"{state:9}", color),
-        f" {latency(r['age']):>8} {latency(r['seconds']):>8} {r['prompt_tokens']:>6} {r['generated_tokens']:>5}  ",
+        f" {latency(r['age']):>8} {latency(r['seconds']):>8}{told}  ",
         (r["slowest"], COLORS.get(r["slowest"], "")),
         f" {share:.0%}",
     )
@@ -83,10 +99,11 @@ def request_lines(r: Mapping[str, Any], width: int) -> Iterator[Line]:
     yield ((r["id"], "bold"), "  ", (_outcome(r), "bold green" if r["state"] == "finished" and not r["error"] else "bold red"))
     first = "" if r["ttft"] is None else f", first token after {latency(r['ttft'])}"
     until = "now" if r["state"] in ("running", "waiting") else "its last"
-    yield (f"{latency(r['seconds'])} from its first byte to {until}{first}",)
+    said = [f"{latency(r['seconds'])} from its first byte to {until}{first}"]
     if r["prompt_tokens"]:
         made = f"{r['generated_tokens']} of at most {r['max_tokens']} generated"
-        yield (f"{r['prompt_tokens']} prompt tokens, {r['cached_tokens']} of them cached; {made}",)
+        said.append(f"{r['prompt_tokens']} prompt tokens, {r['cached_tokens']} of them cached; {made}")
+    yield from ((line,) for text in said for line in textwrap.wrap(text, width))
     yield ()
     yield from _timeline(r, width)
     yield ()
@@ -117,12 +134,22 @@ def _timeline(r: Mapping[str, Any], width: int) -> Iterator[Line]:
         pieces.append((glyph * (end - drawn), color))
         drawn = max(drawn, end)
     yield tuple(pieces)
-    seen = dict.fromkeys(p["phase"] for p in r["phases"])
+    yield from _phases(r, width)
+
+
+def _phases(r: Mapping[str, Any], width: int) -> Iterator[Line]:
+    """What the glyphs of the bar mean, and how long each took in all."""
     legend: list[Piece] = []
-    for phase in seen:
+    used = 0
+    for phase in dict.fromkeys(p["phase"] for p in r["phases"]):
         color, glyph = PHASES.get(phase, ("", "?"))
         total = sum(p["end"] - p["start"] for p in r["phases"] if p["phase"] == phase)
-        legend += [(f"{glyph} ", color), f"{phase} {latency(total)}   "]
+        said = f"{phase} {latency(total)}"
+        if used and used + 2 + len(said) > width:
+            yield tuple(legend)
+            legend, used = [], 0
+        legend += [(f"{glyph} ", color), f"{said}   "]
+        used += len(said) + 5
     yield tuple(legend)
 
 

@@ -44,17 +44,18 @@ def view(watch: Watch, width: int, height: int, color: bool = True, problem: str
         return Text(problem or f"asking {watch.url} ...", style="bold red" if problem else "")
     state = watch.samples[-1].state
     left = SUMMARY_COLUMNS if width >= WIDE else width
-    summary = Group(*_summary(watch, state, left, color))
+    lines = _summary(watch, state, left, color)
+    summary, rows = Group(*lines), len(lines) + 1
     head: list[RenderableType] = [_title(watch, state, width), Rule(style="bright_black", characters="─")]
     if problem:
         head.append(Text(f"old: {problem}", style="bold red", no_wrap=True, overflow="ellipsis"))
     if width < WIDE:
-        return Group(*head, summary, Text(""), _requests(state.requests, height - len(head) - SUMMARY_ROWS, width))
+        return Group(*head, summary, Text(""), _requests(state.requests, height - len(head) - rows, width))
     room = height - len(head) - 1
     beside = Table.grid(padding=(0, 3), expand=True)
     beside.add_column(width=left)
     beside.add_column(ratio=1)
-    steps = _steps(state.steps, room - SUMMARY_ROWS)
+    steps = _steps(state.steps, room - rows)
     beside.add_row(Group(summary, Text(""), steps), _requests(state.requests, room, width - left - 3))
     return Group(*head, beside)
 
@@ -75,7 +76,7 @@ def _summary(watch: Watch, state: State, width: int, color: bool) -> list[Text]:
     steps = state.steps[-(bar - 34) :]
     lines = [
         _line("waits for", *_stacked(shares, bar, color)),
-        _line("", *_legend(shares)),
+        *(_line("", *line) for line in _legend(shares, bar)),
         _line("roofline", *_roofline(steps)),
         _line("predicted", *_predicted(steps)),
         _line("ceilings", (_ceilings(state), "")),
@@ -109,8 +110,15 @@ def _stacked(shares: dict[str, float], width: int, color: bool) -> list[tuple[st
     return [(("█" if color else GLYPHS.get(name, "?")) * cells[name], COLORS.get(name, "red")) for name in names]
 
 
-def _legend(shares: dict[str, float]) -> list[tuple[str, str]]:
-    return [(f"{name} {shares[name]:.0%}  ", COLORS.get(name, "red")) for name in _ordered(shares)]
+def _legend(shares: dict[str, float], width: int) -> list[list[tuple[str, str]]]:
+    """The parts by name, on as many lines as they need."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    for name in _ordered(shares):
+        piece = (f"{name} {shares[name]:.0%}  ", COLORS.get(name, "red"))
+        if lines[-1] and sum(len(text) for text, _ in lines[-1]) + len(piece[0].rstrip()) > width:
+            lines.append([])
+        lines[-1].append(piece)
+    return lines
 
 
 def _ordered(shares: dict[str, float]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from forno import env
 from forno.bench.ask import base_url
+from forno.bench.extra import need
 from forno.errors import ConfigError, UnreachableError
 from forno.tools.watch import Watch
 
@@ -100,8 +101,7 @@ def _repeat(watch: Watch, interval: float, draw: Callable[[str], Any]) -> None:
 
 
 def _console() -> Any:
-    try:
-        from rich.console import Console
-    except ImportError as error:
-        raise ConfigError('forno top needs rich: pip install "forno[bench]"; or use --json') from error
+    need("rich", what="forno top without --json")
+    from rich.console import Console
+
     return Console(file=sys.stdout, highlight=False)

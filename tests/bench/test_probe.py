@@ -40,12 +40,18 @@ async def test_no_only_model(body: Any, message: str) -> None:
         await model_of(lambda request: Send(reply(body)))
 
 
+async def test_no_api_at_this_address() -> None:
+    with pytest.raises(ConfigError, match="no OpenAI API at"):
+        await model_of(lambda request: Send(reply({"error": "x"}, "404 Not Found")))
+
+
 async def test_nobody_listens() -> None:
     async with serving() as server:
         url = server.url
     async with open_session(Target(url, "")) as session:
-        with pytest.raises(ConfigError, match="no answer from"):
+        with pytest.raises(ConfigError, match=r"no answer from .*: Connect.*; is a server running there") as caught:
             await find_model(session, url)
+        assert "ssl" not in str(caught.value)
         assert await describe(session, url) == {}
 
 

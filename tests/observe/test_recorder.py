@@ -210,6 +210,10 @@ def test_answers_of_one_response() -> None:
     assert [r.id for r in recorder.answers("x")] == ["x-0", "x-1"]
     assert [r.id for r in recorder.answers("x-1")] == ["x-1"]
     assert recorder.answers("y") == []
+    recorder.arrive(request("xyz"), 0, 0, 0)
+    assert recorder.beginning("x") == ["x", "xyz"], "a response once, however many answers it has"
+    assert recorder.beginning("xy") == ["xyz"]
+    assert recorder.beginning("y") == []
 
 
 def test_refused_requests_are_remembered() -> None:

@@ -28,9 +28,12 @@ def serve(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        ready = process.stderr.readline()
-        match = re.search(r"forno is ready: (http://\S+) serves .+ on 1 threads \(\w+\), started in [\d.]+ s \(.+\)", ready)
-        assert match, ready
+        lines = []
+        while not lines or " INFO forno." in lines[-1]:  # such as one about a machine too busy to be measured
+            lines.append(process.stderr.readline())
+        pattern = r"forno is ready: (http://\S+) serves .+ on 1 threads \(\w+\), started in [\d.]+ s \(.+\)"
+        match = re.search(pattern, lines[-1])
+        assert match, lines
         yield process, match[1]
     finally:
         process.kill()

@@ -140,6 +140,26 @@ def test_an_unknown_id(server: Running) -> None:
     assert "no request 'nobody' came here" in response.json()["error"]["message"]
 
 
+def test_the_beginning_of_an_id_is_enough_if_only_one_begins_so(server: Running) -> None:
+    for name in ("alike-1", "alike-1-more", "alike-2"):
+        server.complete(max_tokens=1, request_id=name)
+    assert explained(server, "cmpl-alike-2")["id"] == "cmpl-alike-2"
+    assert explained(server, "cmpl-alike-1-m")["id"] == "cmpl-alike-1-more"
+    assert explained(server, "cmpl-alike-1")["id"] == "cmpl-alike-1", "a whole id is meant before a beginning"
+    response = server.http.get("/explain/cmpl-alike")
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert "3 requests begin with" in message
+    assert "cmpl-alike-2, cmpl-alike-1-more, cmpl-alike-1" in message
+
+
+def test_several_answers_by_the_beginning_of_their_response(server: Running) -> None:
+    id = server.chat(max_tokens=2, n=2)["id"]
+    eventually(lambda: len(server.http.get(f"/explain/{id}").json()["requests"]) == 2)
+    found = server.http.get(f"/explain/{id[:-3]}").json()
+    assert (found["id"], len(found["requests"])) == (id, 2)
+
+
 def test_an_id_that_was_forgotten(server: Running) -> None:
     recorder = server.serving.engine.recorder
     server.complete(max_tokens=1)

@@ -57,6 +57,7 @@ class Page:
     sources: list[tuple[str, str, str]]
     """The same of results, where there are several."""
     runs: tables.Table
+    repeats: bool
     percentiles: tables.Table | None = None
     """Where there is only one load."""
     tradeoff: list[Figure] = field(default_factory=list)
@@ -107,6 +108,7 @@ def page_of(results: Sequence[Result], names: Sequence[str]) -> Page:
         legend=_legend(loads),
         sources=_legend([x for x in loads if x.source]),
         runs=tables.runs(loads),
+        repeats=any(len(x.runs) > 1 and not x.source for x in loads),
         percentiles=tables.percentiles(loads[0]) if len(loads) == 1 else None,
         errors=tables.errors(loads),
         definitions=tables.definitions(results),

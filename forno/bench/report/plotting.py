@@ -11,7 +11,7 @@ from io import StringIO
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from forno.errors import ConfigError
+from forno.bench.extra import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,12 +56,11 @@ def draw(paint: Callable[[Figure], object], width: int = WIDTH, height: int = HE
 
     Raises ``ConfigError`` without matplotlib.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(f'pictures need matplotlib ({error}): pip install "forno[bench]"') from None
+    need("matplotlib", what="a page with plots")
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     style: Any = {**_STYLE, "svg.hashsalt": name}
     with rc_context(style):
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")

@@ -30,7 +30,7 @@ LABELS = {
     "kv": (plotting.PALETTE[2], "s", "reading keys and values"),
     "compute": (plotting.PALETTE[1], "^", "arithmetic"),
     "overhead": (plotting.PALETTE[3], "D", "overhead beside the kernels"),
-    "starved": ("#000000", "x", "cores that others had"),
+    "starved": ("#000000", "x", "cores that others had (starved)"),
 }
 """Label of a step -> colour, marker, what it waited for."""
 MOST_POINTS = 2000
@@ -59,8 +59,8 @@ def read_state(source: str, api_key: str = "") -> dict[str, Any]:
         raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: {short(str(error), 120)}") from None
     except OSError as error:
         raise ResultError(f"cannot read {short(source, 80)}: {short(str(error), 120)}") from None
-    if not isinstance(state, dict):
-        raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: it holds no object")
+    if not isinstance(state, dict) or "steps" not in state:
+        raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: it holds no steps")
     return state
 
 
@@ -70,7 +70,9 @@ def _ask(url: str, api_key: str) -> bytes:
 
 def _load(path: str) -> bytes:
     if not Path(path).is_file():
-        raise ResultError(f"{short(path, 80)} is no file; give the URL of a server, or a file with its /debug/state")
+        raise ResultError(
+            f"{short(path, 80)} is no file; give a URL such as http://127.0.0.1:8000, or a file with a /debug/state"
+        )
     with Path(path).open("rb") as file:
         data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
@@ -184,11 +186,12 @@ def _name_memories(axis: Axes, memories: dict[str, float], low: float) -> None:
 
 
 def headline(points: Sequence[Point]) -> str:
-    """What the steps waited for, by their time, and how near they came."""
+    """What the steps waited for most, by their time, and how near they came."""
     total = sum(p.seconds for p in points)
     spent = sorted(((sum(p.seconds for p in points if p.label == label) / total, label) for label in LABELS), reverse=True)
-    told = [f"{100 * share:.0f} % for {LABELS[label][2]}" for share, label in spent if share >= 0.005]
-    text = f"{shown(total)} s in {plural(len(points), 'step')} waited {', '.join(told[:3]) or 'for what is not known'}"
+    told = [f"{LABELS[label][2]} {100 * share:.0f} %" for share, label in spent if share >= 0.005]
+    waited = ", ".join(told[:3]) or "for what is not known"
+    text = f"{shown(total)} s in {plural(len(points), 'step')}, by what they waited for most: {waited}"
     shares = [p.share for p in points if p.share is not None]
     return text + (f"; the median step reached {100 * percentile(shares, 0.5):.0f} % of its roof" if shares else "")
 
@@ -209,7 +212,14 @@ def roofline_page(state: Mapping[str, Any]) -> str:
 
 def by_label(points: Sequence[Point]) -> tables.Table:
     """What the steps of each label took."""
-    header: tuple[str, ...] = ("Waited for", "Steps", "Seconds", "Share of time", "FLOP/byte, median", "Of the roof, median")
+    header: tuple[str, ...] = (
+        "Waited most for",
+        "Steps",
+        "Seconds",
+        "Share of time",
+        "FLOP/byte, median",
+        "Of the roof, median",
+    )
     header += ("Measured / predicted, median",)
     table = tables.Table("Steps", [(text, "") for text in header])
     total = sum(p.seconds for p in points)

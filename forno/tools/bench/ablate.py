@@ -21,6 +21,7 @@ from forno.bench.ablate.report import Ablation, Best, Line, explain, line_of, pr
 from forno.bench.ablate.study import Measured, Plan, Study
 from forno.bench.arrivals import Closed, Open, Stage
 from forno.bench.bench import run_loop
+from forno.bench.extra import need
 from forno.bench.load import Extent
 from forno.bench.progress import Progress
 from forno.config import DEFAULT_MODEL
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         for arm in arms:
             print(f"{arm.name:20} {arm.technique:12} {' '.join(arm.flags) or arm.model}")
         return 0
+    need("aiohttp", *([] if args.json else ["rich"]), what="forno bench ablate")
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         ablation = run_loop(lambda: _ablate(plan, arms, args, started))

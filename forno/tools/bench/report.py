@@ -7,6 +7,7 @@ from pathlib import Path
 
 from forno import env
 from forno.bench.csv import write_csv, write_requests_csv
+from forno.bench.extra import need
 from forno.bench.read import read_result
 from forno.errors import ConfigError, ResultError
 
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     tables = [(args.csv, write_csv), (args.csv_requests, write_requests_csv)]
     wanted = [(path, write) for path, write in tables if path is not None]
     output = args.output or (None if wanted else Path("roofline.html" if args.roofline else "report.html"))
+    if output is not None:
+        need("matplotlib", what="a page with plots")
     try:
         if args.roofline:
             from forno.bench.report.roofline import write_roofline

@@ -17,6 +17,7 @@ from forno import __version__
 from forno.bench import measures
 from forno.bench.bench import Bench, prepare, run_loop
 from forno.bench.client import open_session
+from forno.bench.extra import need
 from forno.bench.probe import describe, find_model
 from forno.bench.progress import Progress
 from forno.bench.records import Result, Run
@@ -33,6 +34,7 @@ __all__ = ["add_arguments", "run"]
 def run(args: argparse.Namespace) -> int:
     """Measure; returns the exit status."""
     plan = plan_of(args)
+    need("aiohttp", *([] if args.json else ["rich"]), *(["matplotlib"] if args.html else []))
     for path in (args.output, args.csv, args.html):
         _check_writable(path)
     result = run_loop(lambda: _measure(plan))

@@ -91,8 +91,8 @@ def test_the_headline_goes_by_time() -> None:
     points = [Point(1, 1, "weights", 3.0, 0.6), Point(1, 1, "compute", 1.0, 0.8), Point(1, 1, "kv", 0.001)]
     text = headline(points)
     assert (
-        text
-        == "4.00 s in 3 steps waited 75 % for reading weights, 25 % for arithmetic; the median step reached 70 % of its roof"
+        text == "4.00 s in 3 steps, by what they waited for most: reading weights 75 %, arithmetic 25 %; "
+        "the median step reached 70 % of its roof"
     )
     assert "not known" in headline([Point(1, 1, "", 1.0)])
 
@@ -116,7 +116,13 @@ def test_reading_and_writing(tmp_path: Path) -> None:
     path.write_text(json.dumps(state(step())), encoding="utf-8")
     write_roofline(str(path), tmp_path / "out.html")
     assert "on the roofline" in (tmp_path / "out.html").read_text(encoding="utf-8")
-    for data, why in ((b"[]", "no object"), (b"{", "no JSON"), (b"[" * 100_000, "no JSON"), (b"\xff", "no JSON")):
+    for data, why in (
+        (b"[]", "no steps"),
+        (b'{"runs": []}', "no steps"),
+        (b"{", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"\xff", "no JSON"),
+    ):
         path.write_bytes(data)
         with pytest.raises(ResultError, match=why):
             read_state(str(path))

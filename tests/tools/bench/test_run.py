@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from forno.bench.read import read_result
 from forno.bench.records import Result
 from forno.tools.bench.run import INTERRUPTED
 from tests.bench.scripted import Request, Script, Send, Server, delta, reply, serving, stream, whole
+from tests.helpers.gguf_writer import write_tiny_gguf
 
 
 @contextmanager
@@ -264,6 +266,39 @@ def test_a_capacity_that_is_not_there_fails(capsys: pytest.CaptureFixture[str]) 
     status, out, _ = bench(whole, *words, capsys=capsys)
     assert status == 1
     assert "no load meets the SLO for 95 % of requests: at the lowest tried, 1 clients, 0 % of" in out
+
+
+@pytest.mark.parametrize(("missing", "words"), [("aiohttp", ()), ("rich", ()), ("matplotlib", ("--html", "page.html"))])
+def test_what_is_not_installed_is_said_before_the_measuring(
+    missing: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    status, _, err = bench(lambda request: pytest.fail("asked"), *words, capsys=capsys)
+    assert status == 1
+    assert f"needs {missing}: pip install" in err
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("matplotlib", ("report", "none.json", "-o", "page.html")),
+        ("matplotlib", ("report", "--roofline", "http://127.0.0.1:9")),
+        ("aiohttp", ("ablate", "--model", "{model}", "--only", "static")),
+        ("rich", ("ablate", "--model", "{model}", "--only", "static")),
+    ],
+)
+def test_other_words_say_it_too(
+    missing: str,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", form="q8_0")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *(word.format(model=model) for word in words)]) == 1
+    assert f"needs {missing}: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
