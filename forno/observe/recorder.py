@@ -26,6 +26,8 @@ _REQUEST, _START, _NUM_TOKENS = attrgetter("request"), attrgetter("start"), attr
 _SAMPLE, _DRAFTS = attrgetter("sample"), attrgetter("drafts")
 _SHORTAGES = (None, *Shortage)
 _SHORTAGE_CODES = {shortage: code for code, shortage in enumerate(_SHORTAGES)}
+MAX_STEPS = 16384
+"""Steps remembered, unless a recorder is told otherwise."""
 ROWS_PER_STEP = 16
 """Rows remembered per step of the ring, on average: steps of more rows mean fewer steps."""
 
@@ -128,7 +130,7 @@ class Recorder(Silent):
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        max_steps: int = 16384,
+        max_steps: int = MAX_STEPS,
         max_requests: int = 4096,
     ) -> None:
         self.clock = clock
@@ -268,7 +270,10 @@ class Recorder(Silent):
         number = self.num_steps - self.max_steps + 1
         if number <= 1 and self._head <= len(self._rows):
             return 0.0
-        oldest = next((s for n in range(max(number, 1), self.num_steps + 1) if (s := self._step(n)) is not None), None)
+        # Rows are claimed in the order of steps, so those that were overwritten come first.
+        numbers = range(max(number, 1), self.num_steps + 1)
+        first = bisect_left(numbers, True, key=self._is_whole)
+        oldest = self._step(numbers[first]) if first < len(numbers) else None
         return self.clock() if oldest is None else oldest.start
 
     def request(self, id: str) -> RequestRecord | None:
@@ -276,8 +281,8 @@ class Recorder(Silent):
 
     def answers(self, response: str) -> list[RequestRecord]:
         known = self.request(response)
-        if known is not None:
-            return [known]
+        if known is not None or not response:  # "" is what records say that are a response of their own
+            return [] if known is None else [known]
         return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
 
     def live(self) -> list[RequestRecord]:
@@ -291,6 +296,11 @@ class Recorder(Silent):
         """Start and end of a step; of one that was overwritten, times before all others."""
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
         return (values[1], values[4]) if values[0] == number else (0.0, 0.0)
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether a step's rows are still there."""
+        values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
+        return values[0] == number and self._head - values[14] <= len(self._rows)
 
     def _step(self, number: int) -> StepRecord | None:
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)

@@ -22,7 +22,7 @@ from forno.server.errors import describe
 from forno.server.limits import App, LimitBody, Receive, RequireKey, Scope, Send
 from forno.server.respond import Body, json
 from forno.server.serving import Serving
-from forno.server.trace import STEPS, trace
+from forno.server.trace import MOST_STEPS, STEPS, trace
 from forno.server.visit import BEGUN, Visit
 from forno.server.wire import ErrorResponse
 
@@ -97,7 +97,7 @@ ENDPOINTS = (
         None,
         dict[str, Any],
         (400, 401, 404),
-        query={"steps": {"type": "integer", "minimum": 1, "default": STEPS}},
+        query={"steps": {"type": "integer", "minimum": 1, "maximum": MOST_STEPS, "default": STEPS}},
     ),
     Endpoint("GET", "/debug/cache", "What the KV cache found, missed and wasted", cache_state, None, CacheState, (401,)),
 )

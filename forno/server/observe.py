@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 from urllib.parse import parse_qs
 
 from forno import __version__
@@ -13,11 +15,10 @@ from forno.observe.explain import ENGINE, Explanation, Predict, by_tokens, expla
 from forno.observe.record import RequestRecord, Shortage, StepRecord
 from forno.observe.words import MEANS, of_lookup
 from forno.server import observe_wire as wire
-from forno.server.convert import off_loop
 from forno.server.endpoint import Call
 from forno.server.errors import HttpError
 from forno.server.limits import App
-from forno.server.respond import json
+from forno.server.respond import Body, Deferred, encoded
 from forno.server.serving import Serving
 
 RECENT, MOST_RECENT = 20, 200
@@ -26,33 +27,46 @@ STEPS, MOST_STEPS = 60, 2000
 """The same of steps in ``/debug/state``."""
 NAMED = 8
 """Requests named as sharing in a part."""
+MOST_SEGMENTED = 16
+"""Answers of one response whose segments are told at once: those of thousands would not fit into memory."""
 RATE_SECONDS = 3.0
 """What rates are taken over."""
 
 
 async def explanation(serving: Serving, body: None, call: Call) -> App:
-    """Every request that a response is made of."""
+    """The requests that a response is made of, of many the first."""
     _refuse_unknown(call, "segments")
     id = call.path["request_id"]
     records = serving.engine.recorder.answers(id)
     if not records:
         raise HttpError(404, _why_unknown(serving, id), "invalid_request_error", "request_id", "request_not_found")
     segments = _number(call, "segments", 0, 0, 1) == 1
-    found = await off_loop(True, lambda: [_explained(serving, record, segments) for record in records])
-    return json(wire.Explanations(id, serving.model, found))
+    if segments and len(records) > MOST_SEGMENTED:
+        message = f"{id!r} has {len(records)} answers: ask for the segments of one of them, such as {records[0].id!r}"
+        raise RequestError(message, "segments")
+    return _read(serving, _explanations, serving, id, records, segments)
 
 
 async def recent(serving: Serving, body: None, call: Call) -> App:
     """The latest requests, live ones first, each with its largest part."""
     _refuse_unknown(call, "count")
     count = _number(call, "count", RECENT, 1, MOST_RECENT)
-    return json(wire.Recent(serving.model, await off_loop(True, _recent, serving, count)))
+    return _read(serving, _recent, serving, count)
 
 
 async def state(serving: Serving, body: None, call: Call) -> App:
     """What ``forno top`` shows."""
     _refuse_unknown(call, "steps")
-    return json(await off_loop(True, _state, serving, _number(call, "steps", STEPS, 0, MOST_STEPS)))
+    return _read(serving, _state, serving, _number(call, "steps", STEPS, 0, MOST_STEPS))
+
+
+def _read(serving: Serving, function: Callable[..., Any], *args: Any) -> App:
+    """Answers with what ``function(*args)`` reads of the records; a client who leaves before its turn costs nothing."""
+
+    async def work() -> App:
+        return Body(await serving.read(lambda: encoded(function(*args))))
+
+    return Deferred(work())
 
 
 # -- explanations -----------------------------------------------------------------------------------------------
@@ -70,6 +84,11 @@ def _why_unknown(serving: Serving, id: str) -> str:
         )
     where = "every response has its id in `id`, and an error in the header x-request-id"
     return f"no request {id!r} came here since the server's start; {where}"
+
+
+def _explanations(serving: Serving, id: str, records: Sequence[RequestRecord], segments: bool) -> wire.Explanations:
+    found = [_explained(serving, record, segments) for record in records[:MOST_RECENT]]
+    return wire.Explanations(id, serving.model, found, len(records))
 
 
 def explain_record(serving: Serving, record: RequestRecord) -> Explanation:
@@ -154,7 +173,7 @@ def _state_of(record: RequestRecord) -> str:
     return "running" if held else "waiting"
 
 
-def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
+def _recent(serving: Serving, count: int) -> wire.Recent:
     recorder, now = serving.engine.recorder, serving.engine.clock()
     records = [*recorder.finished(count), *recorder.live()][-count:]
     found = []
@@ -174,7 +193,7 @@ def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
                 slowest_seconds=0.0 if largest is None else largest.seconds,
             )
         )
-    return found
+    return wire.Recent(serving.model, found)
 
 
 # -- state ------------------------------------------------------------------------------------------------------

@@ -9,16 +9,17 @@ import msgspec
 from forno import __version__
 from forno.errors import RequestError
 from forno.observe.chrome_trace import chrome_trace
-from forno.observe.recorder import Recorder
-from forno.server.convert import off_loop
+from forno.observe.recorder import MAX_STEPS, Recorder
 from forno.server.endpoint import Call
 from forno.server.errors import HttpError
 from forno.server.limits import App
-from forno.server.respond import Body
+from forno.server.respond import Body, Deferred
 from forno.server.serving import Serving
 
 STEPS = 1000
-"""How many steps are exported unless the query says otherwise."""
+"""How many steps are exported unless the query says otherwise,"""
+MOST_STEPS = MAX_STEPS
+"""and at most: all that a recorder remembers."""
 
 
 async def trace(serving: Serving, body: None, call: Call) -> App:
@@ -26,18 +27,22 @@ async def trace(serving: Serving, body: None, call: Call) -> App:
     if not isinstance(recorder, Recorder):
         message = "this server was started with --no-record: it remembers no steps"
         raise HttpError(404, message, "invalid_request_error", code="not_recorded")
-    content = await off_loop(True, _encoded, serving, recorder, _steps(call.query, recorder.max_steps))
+    return Deferred(_read(serving, recorder, _steps(call.query)))
+
+
+async def _read(serving: Serving, recorder: Recorder, count: int) -> App:
+    content = await serving.read(_encoded, serving, recorder, count)
     return Body(content, headers={"content-disposition": 'attachment; filename="forno-trace.json"'})
 
 
-def _steps(query: str, most: int) -> int:
+def _steps(query: str) -> int:
     given = parse_qs(query, keep_blank_values=True)
     unknown = next((name for name in given if name != "steps"), None)
     if unknown is not None:
         raise RequestError(f"unknown parameter {unknown!r}: this endpoint takes steps", unknown)
-    text = given.get("steps", [str(min(STEPS, most))])[-1]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise RequestError(f"steps must be a number from 1 to {most}, got {text!r}", "steps")
+    text = given.get("steps", [str(STEPS)])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_STEPS):
+        raise RequestError(f"steps must be a number from 1 to {MOST_STEPS}, got {text!r}", "steps")
     return int(text)
 
 

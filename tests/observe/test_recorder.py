@@ -170,6 +170,17 @@ def test_many_rows_push_out_steps_sooner() -> None:
     assert recorder.horizon == steps[0].start
 
 
+@pytest.mark.parametrize("widths", [(50,), (1, 50), (16,), (60, 60, 1)])
+def test_the_horizon_is_the_oldest_step_that_can_be_read(widths: tuple[int, ...]) -> None:
+    recorder = Recorder(Clock(), max_steps=8)
+    for i in range(60):
+        recorder.arrive(request(str(i)), i, 0, 0)
+    for i in range(40):
+        write(recorder, widths[i % len(widths)])
+        steps = recorder.steps()
+        assert recorder.horizon == (0.0 if steps[0].number == 1 else steps[0].start)
+
+
 def test_old_requests_are_forgotten_and_named_by_number() -> None:
     recorder = Recorder(Clock(), max_requests=3)
     for i in range(5):
@@ -200,6 +211,13 @@ def test_answers_of_one_response() -> None:
     assert [r.id for r in recorder.answers("x")] == ["x-0", "x-1"]
     assert [r.id for r in recorder.answers("x-1")] == ["x-1"]
     assert recorder.answers("y") == []
+
+
+def test_no_id_is_nobodys() -> None:
+    recorder = Recorder(Clock())
+    recorder.arrive(request("alone"), 0, 0, 0)
+    assert [r.id for r in recorder.answers("alone")] == ["alone"]
+    assert recorder.answers("") == []
 
 
 def test_refused_requests_are_remembered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +12,7 @@ import httpx
 import pytest
 
 from forno.config import SchedulerConfig
+from forno.server import observe
 from tests.server.harness import LONG, USER, Running, eventually, running
 
 TOP = {
@@ -138,6 +141,41 @@ def test_an_unknown_id(server: Running) -> None:
     response = server.http.get("/explain/nobody")
     assert response.status_code == 404
     assert "no request 'nobody' came here" in response.json()["error"]["message"]
+
+
+def test_no_id_is_nobodys(server: Running) -> None:
+    server.complete(max_tokens=1)
+    assert server.http.get("/explain/").status_code == 404
+
+
+def test_of_many_answers_the_first_are_explained(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "MOST_SEGMENTED", 2)
+    monkeypatch.setattr(observe, "MOST_RECENT", 3)
+    id = server.chat(max_tokens=1, n=4)["id"]
+    eventually(lambda: server.http.get(f"/explain/{id}").json()["answers"] == 4)
+    assert len(server.http.get(f"/explain/{id}").json()["requests"]) == 3
+    refused = server.http.get(f"/explain/{id}", params={"segments": 1})
+    assert refused.status_code == 400
+    assert f"{id}-0" in refused.json()["error"]["message"]
+    assert explained(server, f"{id}-3", segments=1)["segments"]
+
+
+def test_who_asks_waits_for_others_who_ask_and_serving_does_not(server: Running) -> None:
+    """However many ask: one of them is answered at a time, beside streams and tokenizers."""
+    hold, begun = threading.Event(), threading.Event()
+    reader = server.serving.reader
+    reader.submit(lambda: (begun.set(), hold.wait(30)))
+    begun.wait(30)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            asking = [pool.submit(server.http.get, path) for path in ("/explain", "/debug/state", "/debug/trace") * 5]
+            assert server.complete(max_tokens=2, stop=["y" * 1024] * 16)["id"], "a large body, prepared in a thread"
+            assert server.http.get("/metrics").status_code == server.http.get("/debug/cache").status_code == 200
+            assert not any(answer.done() for answer in asking)
+            hold.set()
+            assert {answer.result().status_code for answer in asking} == {200}
+    finally:
+        hold.set()
 
 
 def test_an_id_that_was_forgotten(server: Running) -> None:
