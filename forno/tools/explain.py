@@ -12,6 +12,7 @@ from typing import Any
 
 from forno import env
 from forno.errors import ConfigError, FornoError
+from forno.tools.plain import plain
 
 TIMEOUT = 30.0
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
+    found = plain(found)
     from forno.tools.explain_view import request_lines, request_table
 
     width = _width()
@@ -62,7 +64,7 @@ def ask(url: str, key: str) -> Any:
 
 def _message(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"]["message"])
+        return str(plain(json.loads(body)["error"]["message"]))
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -186,7 +186,8 @@ def _requests(requests: Sequence[Asked], room: int, width: int) -> RenderableTyp
         waits = request.state == "waiting" or request.waits_for is not None
         output = f"{_number(request.generated)}/{_number(request.max_tokens)}"
         cells = [request.id, request.state or UNKNOWN, _number(request.prompt), _number(request.cached), output]
-        table.add_row(*cells, span(request.age), _reason(request), style="yellow" if waits else "")
+        texts = map(Text, (*cells, span(request.age), _reason(request)))  # strings would be read as rich's markup
+        table.add_row(*texts, style="yellow" if waits else "")
     if len(shown) < len(requests):
         table.add_row(f"... and {len(requests) - len(shown)} more", style="bright_black")
     return table

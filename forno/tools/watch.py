@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from forno.errors import FornoError
+from forno.tools.plain import plain
 
 STATE, METRICS = "/debug/state", "/metrics"
 WINDOW = 10.0
@@ -140,7 +141,7 @@ class Watch:
         """One more sample, taken at ``now``. Raises ``UnreachableError``; what was known stays."""
         raw = _parsed(self._get(STATE))
         try:
-            state = msgspec.convert(raw, State)
+            state = msgspec.convert(plain(raw), State)
         except msgspec.ValidationError as error:
             raise UnreachableError(f"{self.url}{STATE} is not what forno's servers say: {error}") from error
         sample = Sample(now, state, raw, read_histograms(self._get(METRICS).decode("utf-8", "replace")))
