@@ -135,6 +135,9 @@ def test_the_list_names_the_latest_first(server: Running) -> None:
     found = server.http.get("/explain", params={"count": 2}).json()["requests"]
     assert [r["id"] for r in found] == ids[:0:-1]
     assert all(r["slowest"] and 0 < r["slowest_seconds"] <= r["seconds"] for r in found)
+    for request in found:
+        alone = finished(server, request["id"])
+        assert (request["seconds"], request["slowest"]) == (alone["seconds"], alone["parts"][0]["kind"])
 
 
 def test_an_unknown_id(server: Running) -> None:
