@@ -301,7 +301,7 @@ class Recorder(Silent):
     def _is_whole(self, number: int) -> bool:
         """Whether a step's rows are still there."""
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
-        return values[0] == number and self._head - values[14] <= len(self._rows)
+        return values[0] == number and self._head - values[-2] <= len(self._rows)
 
     def _step(self, number: int) -> StepRecord | None:
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)

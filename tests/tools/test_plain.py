@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from forno.__main__ import main
 from forno.tools import explain
-from forno.tools.plain import plain
+from forno.tools.plain import REPLACEMENT, plain
 from forno.tools.watch import Watch
 from tests.tools import fake_state
 from tests.tools.test_explain import request
@@ -25,11 +24,24 @@ ODD = ["\x1b[2J", "\x9b31m", "a\nb", "\u202eabc", "\x00", "\r"]
 """Escape sequences, lines, a change of direction."""
 
 
+def strings(value: Any) -> list[str]:
+    """All in a JSON value."""
+    if isinstance(value, dict):
+        return [*value, *(s for item in value.values() for s in strings(item))]
+    if isinstance(value, list):
+        return [s for item in value for s in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+@given(st.text())
+def test_nothing_but_what_a_terminal_acts_upon_is_replaced(text: str) -> None:
+    assert plain(text) == "".join(c if c.isprintable() else REPLACEMENT for c in text)
+
+
 @given(JSON)
-def test_nothing_but_what_a_terminal_acts_upon_is_replaced(value: Any) -> None:
-    found = json.dumps(plain(value), ensure_ascii=False)
-    assert found.isprintable()
-    if json.dumps(value, ensure_ascii=False).replace("\\n", "\n").isprintable():
+def test_it_is_found_wherever_it_is(value: Any) -> None:
+    assert all(s.isprintable() for s in strings(plain(value)))
+    if all(s.isprintable() for s in strings(value)):
         assert plain(value) == value
 
 
