@@ -11,7 +11,6 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from operator import attrgetter
 from struct import Struct
 from typing import Protocol
@@ -30,6 +29,9 @@ MAX_STEPS = 16384
 """Steps remembered, unless a recorder is told otherwise."""
 ROWS_PER_STEP = 16
 """Rows remembered per step of the ring, on average: steps of more rows mean fewer steps."""
+
+REFUSED_SHARE = 4
+"""One refused request is remembered for so many that were served: a storm of refusals must not push out what explains it."""
 
 
 class Pressed(Protocol):
@@ -117,8 +119,8 @@ class Silent:
 
 
 class Recorder(Silent):
-    """The last ``max_steps`` steps, with ``ROWS_PER_STEP`` rows each on average, the last ``max_requests`` that are over,
-    and all that are live.
+    """The last ``max_steps`` steps, with ``ROWS_PER_STEP`` rows each on average, the last ``max_requests`` that are over, the
+    last of those that were refused, and all that are live.
 
     Memory at the default sizes, once full: 2 MiB of steps, 3 MiB of rows, about 3 MiB of requests. A step costs about two
     microseconds and a tenth of one per row, some ten times as much where the step has emptied the processor's caches; steps
@@ -143,6 +145,8 @@ class Recorder(Silent):
         """Row entries ever claimed in the ring: ``serial``, ``start`` and ``tokens`` of every row, column by column."""
         self._live: dict[str, RequestRecord] = {}
         self._over: deque[RequestRecord] = deque()
+        self._refused: deque[RequestRecord] = deque()
+        """Those that the engine never took."""
         self._by_id: dict[str, RequestRecord] = {}
         self._by_serial: dict[int, RequestRecord] = {}
         self._serials: dict[int, int] = {}
@@ -197,11 +201,12 @@ class Recorder(Silent):
         record.finished, record.reason = self.clock(), reason
         record.error = "" if error is None else type(error).__name__
         self._by_id[record.id] = record
-        self._over.append(record)
         if self._live.get(record.id) is record:
             del self._live[record.id]
-        if len(self._over) > self.max_requests:
-            self._forget(self._over.popleft())
+        over, most = (self._over, self.max_requests) if record.serial else (self._refused, self.max_requests // REFUSED_SHARE)
+        over.append(record)
+        if len(over) > max(most, 1):
+            self._forget(over.popleft())
 
     def _forget(self, record: RequestRecord) -> None:
         self._by_serial.pop(record.serial, None)
@@ -284,14 +289,16 @@ class Recorder(Silent):
         known = self.request(response)
         if known is not None or not response:  # "" is what records say that are a response of their own
             return [] if known is None else [known]
-        return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
+        everything = [*self._over.copy(), *self._refused.copy(), *self.live()]
+        return [record for record in everything if record.response == response]
 
     def live(self) -> list[RequestRecord]:
         return list(self._live.copy().values())
 
     def finished(self, count: int = 100) -> list[RequestRecord]:
-        over = self._over.copy()
-        return list(islice(over, max(0, len(over) - count), None))
+        found = [*self._over.copy(), *self._refused.copy()]
+        found.sort(key=attrgetter("finished"))
+        return found[max(0, len(found) - count) :]
 
     def _times(self, number: int) -> tuple[float, float]:
         """Start and end of a step; of one that was overwritten, times before all others."""

@@ -11,6 +11,7 @@ from forno.cache import KvCache
 from forno.cache.misses import Lookup, Miss
 from forno.config import SchedulerConfig
 from forno.engine.engine import Engine
+from forno.errors import QueueFullError
 from forno.observe.record import Pressure, RequestRecord, Shortage
 from forno.observe.recorder import ROWS_PER_STEP, Recorder, Silent
 from forno.request import FinishReason, Request, RequestOutput, Row, SamplingParams, StepPlan, StepResult
@@ -190,6 +191,20 @@ def test_old_requests_are_forgotten_and_named_by_number() -> None:
     assert [r.id for r in recorder.finished()] == ["2", "3", "4"]
     assert recorder.request("1") is None
     assert [s.requests[0].id for s in recorder.steps()] == ["request 1", "request 2", "2", "3", "4"]
+
+
+def test_refusals_do_not_push_out_what_was_served() -> None:
+    recorder = Recorder(Clock(), max_requests=8)
+    recorder.arrive(request("served"), 0, 0, 0)
+    recorder.finish(RequestOutput("served", "", (), finish_reason=FinishReason.STOP), 0)
+    for i in range(100):
+        recorder.refuse(recorder.announce(request(str(i))), QueueFullError("full"))
+    assert [r.id for r in recorder.finished()] == ["served", "98", "99"]
+    assert [r.id for r in recorder.finished(2)] == ["98", "99"]
+    assert recorder.request("97") is None
+    recorder.arrive(request("later"), 0, 0, 0)
+    recorder.finish(RequestOutput("later", "", (), finish_reason=FinishReason.STOP), 0)
+    assert [r.id for r in recorder.finished(3)] == ["98", "99", "later"], "in the order in which they ended"
 
 
 def test_an_id_used_again_means_the_later_request() -> None:

@@ -107,6 +107,10 @@ def test_ids_that_clients_choose(server: Running, name: str) -> None:
     assert refused.headers.get("x-request-id") == (f"cmpl-{name}" if name.isascii() else None), "headers hold ASCII"
 
 
+def seats_advised(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [a for a in found["advice"] if a["flag"].startswith("--max-num-seqs")]
+
+
 def test_one_that_the_queue_was_too_full_for(model_path: Path) -> None:
     config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=1)
     with (
@@ -115,12 +119,13 @@ def test_one_that_the_queue_was_too_full_for(model_path: Path) -> None:
         server.streaming_later(request_id="b"),
     ):
         eventually(lambda: server.stats().waiting == 1)
-        eventually(lambda: "seats" in explained(server, "cmpl-b")["waited_for"])
+        eventually(lambda: seats_advised(explained(server, "cmpl-b")))  # once it has waited for longer than anything else took
         waits = explained(server, "cmpl-b")
+        assert "seats" in waits["waited_for"]
         assert waits["state"] == "waiting"
         by = next(p["by"] for p in waits["parts"] if p["kind"] == "queued")
         assert by.keys() == {"cmpl-a"}
-        (advice,) = [a for a in waits["advice"] if a["flag"].startswith("--max-num-seqs")]
+        (advice,) = seats_advised(waits)
         assert advice["saves"] <= waits["seconds"]
         refused = server.post("/v1/completions", {"prompt": "x", "request_id": "c"})
         assert refused.status_code == 429
