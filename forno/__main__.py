@@ -71,7 +71,9 @@ def _run(argv: list[str]) -> int:
     try:
         return int(import_module(VERBS[args.verb][0]).run(args))
     except FornoError as error:
-        print(f"forno {args.verb}: {error}", file=sys.stderr)
+        from forno.tools.plain import plain
+
+        print(f"forno {args.verb}: " + "\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
         return 1
 
 

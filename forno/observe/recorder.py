@@ -11,7 +11,6 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from operator import attrgetter
 from struct import Struct
 
@@ -31,10 +30,13 @@ MAX_STEPS = 16384
 ROWS_PER_STEP = 16
 """Rows remembered per step of the ring, on average: steps of more rows mean fewer steps."""
 
+REFUSED_SHARE = 4
+"""One refused request is remembered for so many that were served: a storm of refusals must not push out what explains it."""
+
 
 class Recorder(Silent):
-    """The last ``max_steps`` steps, with ``ROWS_PER_STEP`` rows each on average, the last ``max_requests`` that are over,
-    and all that are live.
+    """The last ``max_steps`` steps, with ``ROWS_PER_STEP`` rows each on average, the last ``max_requests`` that are over, the
+    last of those that were refused, and all that are live.
 
     Memory at the default sizes, once full: 2 MiB of steps, 3 MiB of rows, about 3 MiB of requests. A step costs about two
     microseconds and a tenth of one per row, some ten times as much where the step has emptied the processor's caches; steps
@@ -59,6 +61,8 @@ class Recorder(Silent):
         """Row entries ever claimed in the ring: ``serial``, ``start`` and ``tokens`` of every row, column by column."""
         self._live: dict[str, RequestRecord] = {}
         self._over: deque[RequestRecord] = deque()
+        self._refused: deque[RequestRecord] = deque()
+        """Those that the engine never took."""
         self._by_id: dict[str, RequestRecord] = {}
         self._by_serial: dict[int, RequestRecord] = {}
         self._serials: dict[int, int] = {}
@@ -113,11 +117,12 @@ class Recorder(Silent):
         record.finished, record.reason = self.clock(), reason
         record.error = "" if error is None else type(error).__name__
         self._by_id[record.id] = record
-        self._over.append(record)
         if self._live.get(record.id) is record:
             del self._live[record.id]
-        if len(self._over) > self.max_requests:
-            self._forget(self._over.popleft())
+        over, most = (self._over, self.max_requests) if record.serial else (self._refused, self.max_requests // REFUSED_SHARE)
+        over.append(record)
+        if len(over) > max(most, 1):
+            self._forget(over.popleft())
 
     def _forget(self, record: RequestRecord) -> None:
         self._by_serial.pop(record.serial, None)
@@ -187,7 +192,10 @@ class Recorder(Silent):
         number = self.num_steps - self.max_steps + 1
         if number <= 1 and self._head <= len(self._rows):
             return 0.0
-        oldest = next((s for n in range(max(number, 1), self.num_steps + 1) if (s := self._step(n)) is not None), None)
+        # Rows are claimed in the order of steps, so those that were overwritten come first.
+        numbers = range(max(number, 1), self.num_steps + 1)
+        first = bisect_left(numbers, True, key=self._is_whole)
+        oldest = self._step(numbers[first]) if first < len(numbers) else None
         return self.clock() if oldest is None else oldest.start
 
     def request(self, id: str) -> RequestRecord | None:
@@ -195,9 +203,10 @@ class Recorder(Silent):
 
     def answers(self, response: str) -> list[RequestRecord]:
         known = self.request(response)
-        if known is not None:
-            return [known]
-        return [record for record in [*self._over.copy(), *self.live()] if record.response == response]
+        if known is not None or not response:  # "" is what records say that are a response of their own
+            return [] if known is None else [known]
+        everything = [*self._over.copy(), *self._refused.copy(), *self.live()]
+        return [record for record in everything if record.response == response]
 
     def beginning(self, prefix: str) -> list[str]:
         ids = (record.response or record.id for record in [*self._over.copy(), *self.live()])
@@ -207,13 +216,19 @@ class Recorder(Silent):
         return list(self._live.copy().values())
 
     def finished(self, count: int = 100) -> list[RequestRecord]:
-        over = self._over.copy()
-        return list(islice(over, max(0, len(over) - count), None))
+        found = [*self._over.copy(), *self._refused.copy()]
+        found.sort(key=attrgetter("finished"))
+        return found[max(0, len(found) - count) :]
 
     def _times(self, number: int) -> tuple[float, float]:
         """Start and end of a step; of one that was overwritten, times before all others."""
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
         return (values[1], values[4]) if values[0] == number else (0.0, 0.0)
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether a step's rows are still there."""
+        values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
+        return values[0] == number and self._head - values[-2] <= len(self._rows)
 
     def _step(self, number: int) -> StepRecord | None:
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from forno import __version__
+from forno.errors import RequestError
 from forno.observe.advice import Settings, advise
 from forno.observe.explain import ENGINE, Predict, by_tokens, explain
 from forno.observe.explanation import Explanation
 from forno.observe.record import RequestRecord, Shortage, StepRecord
 from forno.observe.words import MEANS, of_lookup
 from forno.server import observe_wire as wire
-from forno.server.convert import off_loop
 from forno.server.endpoint import Call
 from forno.server.errors import HttpError
 from forno.server.limits import App
-from forno.server.respond import json
+from forno.server.respond import Body, Deferred, encoded
 from forno.server.serving import Serving
 
 RECENT, MOST_RECENT = 20, 200
@@ -27,27 +30,39 @@ NAMED = 8
 """Requests named as sharing in a part."""
 ALIKE = 4
 """Ids that are named where a beginning is not enough."""
+MOST_SEGMENTED = 16
+"""Answers of one response whose segments are told at once: those of thousands would not fit into memory."""
 RATE_SECONDS = 3.0
 """What rates are taken over."""
 
 
 async def explanation(serving: Serving, body: None, call: Call) -> App:
-    """Every request that a response is made of."""
+    """The requests that a response is made of, of many the first."""
     segments = call.number("segments", 0, 0, 1) == 1
     id, records = _meant(serving, call.path["request_id"])
-    found = await off_loop(True, lambda: [_explained(serving, record, segments) for record in records])
-    return json(wire.Explanations(id, serving.model, found))
+    if segments and len(records) > MOST_SEGMENTED:
+        message = f"{id!r} has {len(records)} answers: ask for the segments of one of them, such as {records[0].id!r}"
+        raise RequestError(message, "segments")
+    return _read(serving, _explanations, serving, id, records, segments)
 
 
 async def recent(serving: Serving, body: None, call: Call) -> App:
     """The latest requests, live ones first, each with its largest part."""
-    count = call.number("count", RECENT, 1, MOST_RECENT)
-    return json(wire.Recent(serving.model, await off_loop(True, _recent, serving, count)))
+    return _read(serving, _recent, serving, call.number("count", RECENT, 1, MOST_RECENT))
 
 
 async def state(serving: Serving, body: None, call: Call) -> App:
     """What ``forno top`` shows."""
-    return json(await off_loop(True, _state, serving, call.number("steps", STEPS, 0, MOST_STEPS)))
+    return _read(serving, _state, serving, call.number("steps", STEPS, 0, MOST_STEPS))
+
+
+def _read(serving: Serving, function: Callable[..., Any], *args: Any) -> App:
+    """Answers with what ``function(*args)`` reads of the records; a client who leaves before its turn costs nothing."""
+
+    async def work() -> App:
+        return Body(await serving.read(lambda: encoded(function(*args))))
+
+    return Deferred(work())
 
 
 # -- explanations -----------------------------------------------------------------------------------------------
@@ -58,7 +73,7 @@ def _meant(serving: Serving, id: str) -> tuple[str, list[RequestRecord]]:
     recorder = serving.engine.recorder
     if records := recorder.answers(id):
         return id, records
-    alike = recorder.beginning(id)
+    alike = recorder.beginning(id) if id else []
     if len(alike) == 1 and (records := recorder.answers(alike[0])):
         return alike[0], records
     if len(alike) > 1:
@@ -82,12 +97,26 @@ def _why_unknown(serving: Serving, id: str) -> str:
     return f"no request {id!r} came here since the server's start; {where}"
 
 
+def _explanations(serving: Serving, id: str, records: Sequence[RequestRecord], segments: bool) -> wire.Explanations:
+    found = [_explained(serving, e, segments) for e in explain_records(serving, records[:MOST_RECENT])]
+    return wire.Explanations(id, serving.model, found, len(records))
+
+
 def explain_record(serving: Serving, record: RequestRecord) -> Explanation:
     """The explanation of one request, up to now if it still runs."""
+    return next(explain_records(serving, [record]))
+
+
+def explain_records(serving: Serving, records: Sequence[RequestRecord]) -> Iterator[Explanation]:
+    """The same of several. Their steps are read once: that is half of the work where many waited for each other."""
     recorder, now = serving.engine.recorder, serving.engine.clock()
-    steps = recorder.during(record.arrival, record.finished or now)
+    dones = [record.finished or now for record in records]
+    steps = recorder.during(min(r.arrival for r in records), max(dones)) if records else []
+    starts, ends, horizon = [s.start for s in steps], [s.end for s in steps], recorder.horizon
     idle = Shortage.BATCH if serving.engine.engine.scheduler.config.batching == "dynamic" else ENGINE
-    return explain(record, steps, recorder.horizon, now, predictor(serving), idle)
+    for record, done in zip(records, dones, strict=True):
+        of_its_time = steps[bisect_right(ends, record.arrival) : bisect_left(starts, done)]
+        yield explain(record, of_its_time, horizon, now, predictor(serving), idle)
 
 
 def predictor(serving: Serving) -> Predict:
@@ -103,8 +132,8 @@ def _settings(serving: Serving) -> Settings:
     )
 
 
-def _explained(serving: Serving, record: RequestRecord, segments: bool) -> wire.Explained:
-    found = explain_record(serving, record)
+def _explained(serving: Serving, found: Explanation, segments: bool) -> wire.Explained:
+    record = found.record
     whole = found.seconds or 1.0
     first = record.first_sent or record.first_token
     parts = sorted(found.parts.values(), key=lambda part: part.seconds, reverse=True)
@@ -164,12 +193,12 @@ def _state_of(record: RequestRecord) -> str:
     return "running" if held else "waiting"
 
 
-def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
+def _recent(serving: Serving, count: int) -> wire.Recent:
     recorder, now = serving.engine.recorder, serving.engine.clock()
     records = [*recorder.finished(count), *recorder.live()][-count:]
     found = []
-    for record in reversed(records):
-        explained = explain_record(serving, record)
+    for explained in explain_records(serving, records[::-1]):
+        record = explained.record
         largest = max(explained.parts.values(), key=lambda p: p.seconds, default=None)
         found.append(
             wire.RecentRequest(
@@ -184,7 +213,7 @@ def _recent(serving: Serving, count: int) -> list[wire.RecentRequest]:
                 slowest_seconds=0.0 if largest is None else largest.seconds,
             )
         )
-    return found
+    return wire.Recent(serving.model, found)
 
 
 # -- state ------------------------------------------------------------------------------------------------------

@@ -111,6 +111,8 @@ class Explanations(msgspec.Struct):
     id: str
     model: str
     requests: list[Explained]
+    answers: int
+    """How many it has: of many, the first are explained. Each can be asked for by its own id."""
 
 
 class RecentRequest(msgspec.Struct):

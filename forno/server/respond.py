@@ -34,7 +34,11 @@ class Body:
 
 
 def json(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Body:
-    return Body(_encoder.encode(value), status=status, headers=headers)
+    return Body(encoded(value), status=status, headers=headers)
+
+
+def encoded(value: Any) -> bytes:
+    return _encoder.encode(value)
 
 
 EVENT_HEAD = [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forno.config import ServerConfig
 from forno.engine.async_engine import AsyncEngine
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from forno.server.engine_metrics import EngineMetrics
     from forno.server.spans import SpanSender
     from forno.text import ChatTemplate, ConstraintCompiler, Tokenizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,13 @@ class Serving:
     """``temperature``, ``top_p``, ``top_k``, ... where the model's generation config sets them."""
     attribution: Attribution | None = None
     """What the engine's steps wait for; None where no steps are recorded."""
+    reader: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "forno-reader"))
+    """Where the records are read for whoever asks: one thread, so that askers wait for each other, and neither streams nor the
+    threads that tokenize wait for more than one of them."""
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        """``function(*args)``, which reads the records, on ``reader``. Cancelled before its turn, it is never called."""
+        return await asyncio.get_running_loop().run_in_executor(self.reader, partial(function, *args))
 
     @property
     def max_model_len(self) -> int:

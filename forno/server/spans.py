@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -121,9 +122,10 @@ class SpanSender:
         self._closing.set()
         self._thread.join(timeout)
         self._exporter.shutdown()
-        while not self._queue.empty():
-            self._queue.get_nowait()
-            self.counts["dropped"] += 1
+        with suppress(Empty):  # the thread may still be taking from it, too
+            while True:
+                self._queue.get_nowait()
+                self.counts["dropped"] += 1
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

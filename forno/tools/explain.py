@@ -11,6 +11,7 @@ from urllib.parse import quote
 from forno import env
 from forno.bench.ask import base_url, get
 from forno.errors import UnreachableError
+from forno.tools.plain import plain
 
 TIMEOUT = 30.0
 """A list of requests is worked out one by one."""
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
+    found = plain(found)
     from forno.tools.explain_view import request_lines, request_table
 
     width = _width()

@@ -187,12 +187,8 @@ def _requests(requests: Sequence[Asked], room: int, width: int) -> RenderableTyp
         waits = request.state == "waiting" or request.waits_for is not None
         output = f"{_number(request.generated)}/{_number(request.max_tokens)}"
         cells = [request.id, request.state or UNKNOWN, _number(request.prompt), _number(request.cached), output]
-        table.add_row(
-            *cells,
-            age(request.age),
-            LACKS.get(request.waits_for or "", request.waits_for or ""),
-            style="yellow" if waits else "",
-        )
+        texts = map(Text, (*cells, age(request.age), LACKS.get(request.waits_for or "", request.waits_for or "")))
+        table.add_row(*texts, style="yellow" if waits else "")  # strings would be read as rich's markup
     if len(shown) < len(requests):
         table.add_row(f"... and {len(requests) - len(shown)} more", style="bright_black")
     return table

@@ -15,6 +15,7 @@ import msgspec
 from forno.bench.ask import get
 from forno.bench.exposition import samples
 from forno.errors import UnreachableError
+from forno.tools.plain import plain
 
 STATE, METRICS = "/debug/state", "/metrics"
 WINDOW = 10.0
@@ -128,7 +129,7 @@ class Watch:
         """One more sample, taken at ``now``. Raises ``UnreachableError``; what was known stays."""
         raw = _parsed(get(self.url + STATE, self.key, TIMEOUT))
         try:
-            state = msgspec.convert(raw, State)
+            state = msgspec.convert(plain(raw), State)
         except msgspec.ValidationError as error:
             raise UnreachableError(f"{self.url}{STATE} is not what forno's servers say: {error}") from error
         page = get(self.url + METRICS, self.key, TIMEOUT)

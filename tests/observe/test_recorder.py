@@ -11,6 +11,7 @@ from forno.cache import KvCache
 from forno.cache.misses import Lookup, Miss
 from forno.config import SchedulerConfig
 from forno.engine.engine import Engine
+from forno.errors import QueueFullError
 from forno.observe.record import Pressure, RequestRecord, Shortage
 from forno.observe.recorder import ROWS_PER_STEP, Recorder
 from forno.observe.silent import Silent
@@ -180,6 +181,17 @@ def test_many_rows_push_out_steps_sooner() -> None:
     assert recorder.horizon == steps[0].start
 
 
+@pytest.mark.parametrize("widths", [(50,), (1, 50), (16,), (60, 60, 1)])
+def test_the_horizon_is_the_oldest_step_that_can_be_read(widths: tuple[int, ...]) -> None:
+    recorder = Recorder(Clock(), max_steps=8)
+    for i in range(60):
+        recorder.arrive(request(str(i)), i, 0, 0)
+    for i in range(40):
+        write(recorder, widths[i % len(widths)])
+        steps = recorder.steps()
+        assert recorder.horizon == (0.0 if steps[0].number == 1 else steps[0].start)
+
+
 def test_old_requests_are_forgotten_and_named_by_number() -> None:
     recorder = Recorder(Clock(), max_requests=3)
     for i in range(5):
@@ -189,6 +201,20 @@ def test_old_requests_are_forgotten_and_named_by_number() -> None:
     assert [r.id for r in recorder.finished()] == ["2", "3", "4"]
     assert recorder.request("1") is None
     assert [s.requests[0].id for s in recorder.steps()] == ["request 1", "request 2", "2", "3", "4"]
+
+
+def test_refusals_do_not_push_out_what_was_served() -> None:
+    recorder = Recorder(Clock(), max_requests=8)
+    recorder.arrive(request("served"), 0, 0, 0)
+    recorder.finish(RequestOutput("served", "", (), finish_reason=FinishReason.STOP), 0)
+    for i in range(100):
+        recorder.refuse(recorder.announce(request(str(i))), QueueFullError("full"))
+    assert [r.id for r in recorder.finished()] == ["served", "98", "99"]
+    assert [r.id for r in recorder.finished(2)] == ["98", "99"]
+    assert recorder.request("97") is None
+    recorder.arrive(request("later"), 0, 0, 0)
+    recorder.finish(RequestOutput("later", "", (), finish_reason=FinishReason.STOP), 0)
+    assert [r.id for r in recorder.finished(3)] == ["98", "99", "later"], "in the order in which they ended"
 
 
 def test_an_id_used_again_means_the_later_request() -> None:
@@ -214,6 +240,13 @@ def test_answers_of_one_response() -> None:
     assert recorder.beginning("x") == ["x", "xyz"], "a response once, however many answers it has"
     assert recorder.beginning("xy") == ["xyz"]
     assert recorder.beginning("y") == []
+
+
+def test_no_id_is_nobodys() -> None:
+    recorder = Recorder(Clock())
+    recorder.arrive(request("alone"), 0, 0, 0)
+    assert [r.id for r in recorder.answers("alone")] == ["alone"]
+    assert recorder.answers("") == []
 
 
 def test_refused_requests_are_remembered() -> None:

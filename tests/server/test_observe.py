@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +12,7 @@ import httpx
 import pytest
 
 from forno.config import SchedulerConfig
+from forno.server import observe
 from tests.server.harness import LONG, USER, Running, eventually, running
 
 TOP = {
@@ -104,6 +107,10 @@ def test_ids_that_clients_choose(server: Running, name: str) -> None:
     assert refused.headers.get("x-request-id") == (f"cmpl-{name}" if name.isascii() else None), "headers hold ASCII"
 
 
+def seats_advised(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [a for a in found["advice"] if a["flag"].startswith("--max-num-seqs")]
+
+
 def test_one_that_the_queue_was_too_full_for(model_path: Path) -> None:
     config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=1)
     with (
@@ -112,12 +119,13 @@ def test_one_that_the_queue_was_too_full_for(model_path: Path) -> None:
         server.streaming_later(request_id="b"),
     ):
         eventually(lambda: server.stats().waiting == 1)
-        eventually(lambda: "seats" in explained(server, "cmpl-b")["waited_for"])
+        eventually(lambda: seats_advised(explained(server, "cmpl-b")))  # once it has waited for longer than anything else took
         waits = explained(server, "cmpl-b")
+        assert "seats" in waits["waited_for"]
         assert waits["state"] == "waiting"
         by = next(p["by"] for p in waits["parts"] if p["kind"] == "queued")
         assert by.keys() == {"cmpl-a"}
-        (advice,) = [a for a in waits["advice"] if a["flag"].startswith("--max-num-seqs")]
+        (advice,) = seats_advised(waits)
         assert advice["saves"] <= waits["seconds"]
         refused = server.post("/v1/completions", {"prompt": "x", "request_id": "c"})
         assert refused.status_code == 429
@@ -132,6 +140,9 @@ def test_the_list_names_the_latest_first(server: Running) -> None:
     found = server.http.get("/explain", params={"count": 2}).json()["requests"]
     assert [r["id"] for r in found] == ids[:0:-1]
     assert all(r["slowest"] and 0 < r["slowest_seconds"] <= r["seconds"] for r in found)
+    for request in found:
+        alone = finished(server, request["id"])
+        assert (request["seconds"], request["slowest"]) == (alone["seconds"], alone["parts"][0]["kind"])
 
 
 def test_an_unknown_id(server: Running) -> None:
@@ -158,6 +169,41 @@ def test_several_answers_by_the_beginning_of_their_response(server: Running) -> 
     eventually(lambda: len(server.http.get(f"/explain/{id}").json()["requests"]) == 2)
     found = server.http.get(f"/explain/{id[:-3]}").json()
     assert (found["id"], len(found["requests"])) == (id, 2)
+
+
+def test_no_id_is_nobodys(server: Running) -> None:
+    server.complete(max_tokens=1)
+    assert server.http.get("/explain/").status_code == 404
+
+
+def test_of_many_answers_the_first_are_explained(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "MOST_SEGMENTED", 2)
+    monkeypatch.setattr(observe, "MOST_RECENT", 3)
+    id = server.chat(max_tokens=1, n=4)["id"]
+    eventually(lambda: server.http.get(f"/explain/{id}").json()["answers"] == 4)
+    assert len(server.http.get(f"/explain/{id}").json()["requests"]) == 3
+    refused = server.http.get(f"/explain/{id}", params={"segments": 1})
+    assert refused.status_code == 400
+    assert f"{id}-0" in refused.json()["error"]["message"]
+    assert explained(server, f"{id}-3", segments=1)["segments"]
+
+
+def test_who_asks_waits_for_others_who_ask_and_serving_does_not(server: Running) -> None:
+    """However many ask: one of them is answered at a time, beside streams and tokenizers."""
+    hold, begun = threading.Event(), threading.Event()
+    reader = server.serving.reader
+    reader.submit(lambda: (begun.set(), hold.wait(30)))
+    begun.wait(30)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            asking = [pool.submit(server.http.get, path) for path in ("/explain", "/debug/state", "/debug/trace") * 5]
+            assert server.complete(max_tokens=2, stop=["y" * 1024] * 16)["id"], "a large body, prepared in a thread"
+            assert server.http.get("/metrics").status_code == server.http.get("/debug/cache").status_code == 200
+            assert not any(answer.done() for answer in asking)
+            hold.set()
+            assert {answer.result().status_code for answer in asking} == {200}
+    finally:
+        hold.set()
 
 
 def test_an_id_that_was_forgotten(server: Running) -> None:

@@ -139,3 +139,10 @@ def test_against_a_server(server: Running, capsys: pytest.CaptureFixture[str]) -
 def test_no_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--url", url]) == 1
     assert "forno explain: " in capsys.readouterr().err
+
+
+def test_what_a_server_says_is_wrong_cannot_act_upon_the_terminal(server: Running, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    assert main(["explain", "\x1b[2Jgone", "--url", server.url]) == 1
+    said = capsys.readouterr().err
+    assert "gone" in said
+    assert "\x1b" not in said
