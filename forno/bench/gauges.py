@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import TYPE_CHECKING
+
+from forno.bench.client import read_some
 
 if TYPE_CHECKING:
     import aiohttp
 
 TIMEOUT = 2.0
+MAX_PAGE = 4 << 20
+MOST = 1e12
+"""Of any gauge: more is no number of requests."""
 NAMES = {
     "running": (
         "forno:num_requests_running",
@@ -46,8 +52,9 @@ class Gauges:
 
         try:
             async with self._session.get(self._url, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as response:
-                return parse(await response.text(errors="replace")) if response.status == 200 else (None, None, None)
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+                page = await read_some(response.content, MAX_PAGE)
+                return parse(page.decode(errors="replace")) if response.status == 200 else (None, None, None)
+        except Exception:  # gauges are extra: whatever goes wrong with them, the run goes on without
             return None, None, None
 
 
@@ -66,6 +73,7 @@ def _series(page: str, name: str) -> float | None:
         return None
     found = re.findall(rf"^{name}(?:\{{[^\n]*\}})?[ \t]+([-+.\w]+)", page, re.MULTILINE)
     try:
-        return sum(map(float, found)) if found else None
+        value = sum(map(float, found)) if found else -1.0
     except ValueError:
         return None
+    return value if isfinite(value) and 0 <= value <= MOST else None

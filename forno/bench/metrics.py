@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forno.bench import measures
+from forno.bench.numbers import plural
 from forno.bench.records import Distribution, RequestRecord, Summary
 
 MAX_LAG_MS = 25.0
@@ -144,7 +145,7 @@ def _notes(records: Sequence[RequestRecord]) -> list[str]:
     outside = [r for r in errors if not r.counted]
     for kind, count in _errors(errors).items():
         example = next(r.error for r in errors if (r.error_kind or "unknown") == kind)
-        notes.append(f"{count} request{'s' if count > 1 else ''} failed ({kind}), such as: {example}")
+        notes.append(f"{plural(count, 'request')} failed ({kind}), such as: {example}")
     if outside:
-        notes.append(f"of the failed requests, {len(outside)} were outside the measured window")
+        notes.append(f"failed outside the measured window: {len(outside)} of them")
     return notes

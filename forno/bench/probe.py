@@ -6,14 +6,16 @@ One short request as the load will send it tells a wrong URL, key or model at on
 from __future__ import annotations
 
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from forno.bench.answer import message_of, shown
-from forno.bench.client import Target, open_client
+from forno.bench.answer import MOST_TOKENS, message_of, shown
+from forno.bench.client import Target, described, open_client, read_some
 from forno.bench.records import RequestRecord
 from forno.errors import ConfigError
 
@@ -23,23 +25,41 @@ if TYPE_CHECKING:
     from forno.bench.workload import Call
 
 TIMEOUT = 30.0
+MAX_BODY = 4 << 20
+"""Bytes of an answer that are read: no list of models has more."""
 OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 """Fields that a load is poorer without, but possible."""
 
 
 def base_url(text: str) -> str:
-    """A server's URL without ``/v1`` and trailing slashes; ``http://`` is added where no scheme is given."""
+    """A server's URL without ``/v1``, an endpoint's path and trailing slashes; ``http://`` is added where no scheme is given.
+
+    Raises ``ConfigError`` for what is no such URL, and for one with a password, which would stand in result files.
+    """
     url = text if "://" in text else f"http://{text}"
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or any(c.isspace() for c in url):
+        raise ConfigError(f"{text!r} is not the URL of a server: write one such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError("a server's URL has no password, query or fragment: a key goes into --api-key")
+    for end in ("/chat/completions", "/completions", "/models", "/v1"):
+        url = url.rstrip("/").removesuffix(end)
+    return url.rstrip("/")
 
 
 async def find_model(session: aiohttp.ClientSession, url: str) -> str:
     """The one model that the server serves. Raises ``ConfigError`` if there are several, or it does not say."""
     status, body = await _fetch(session, "GET", url + "/v1/models")
-    models = [m.get("id") for m in body.get("data") or () if isinstance(m, dict)] if isinstance(body, dict) else []
+    listed = body.get("data") if isinstance(body, dict) else None
+    models = [m.get("id") for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
     names = [name for name in models if isinstance(name, str)]
     if len(names) != 1:
-        why = f"serves {', '.join(names)}" if names else f"does not say which model it serves ({url}/v1/models: {status})"
+        said = f"{status} {message_of(body)}" if status != HTTPStatus.OK else "no list of models"
+        why = f"serves {shown(', '.join(names))}" if names else f"does not say which model it serves ({url}/v1/models: {said})"
         raise ConfigError(f"the server {why}: name one with --model")
     return names[0]
 
@@ -107,15 +127,22 @@ def counter(session: aiohttp.ClientSession, target: Target) -> Callable[[str], A
         if tokenizes:
             status, said = await _fetch(session, "POST", target.url + "/tokenize", body, required=False)
             if status == 200 and isinstance(said, dict) and type(said.get("count")) is int:
-                return int(said["count"])
+                return _believable(said["count"])
             tokenizes = False
         path = "/v1/completions" if target.completions else "/v1/chat/completions"
         status, said = await _fetch(session, "POST", target.url + path, {**body, "max_tokens": 1})
         usage = said.get("usage") if isinstance(said, dict) else None
         if status != 200 or not isinstance(usage, dict) or type(usage.get("prompt_tokens")) is not int:
             raise ConfigError(f"the server does not tell how many tokens a prompt has ({status}): {message_of(said)}")
-        return int(usage["prompt_tokens"])
+        return _believable(usage["prompt_tokens"])
 
+    return count
+
+
+def _believable(count: int) -> int:
+    """Raises ``ConfigError`` for a count that no text has."""
+    if not 0 <= count <= MOST_TOKENS:
+        raise ConfigError(f"the server counts {shown(f'{count:,}')} tokens in a short text: its counts cannot be used")
     return count
 
 
@@ -126,15 +153,18 @@ async def _fetch(
     import aiohttp
 
     data = None if body is None else msgspec.json.encode(body)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     try:
-        async with session.request(method, url, data=data, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as response:
-            raw = await response.read()
+        async with session.request(method, url, data=data, timeout=timeout, allow_redirects=False) as response:
+            raw = await read_some(response.content, MAX_BODY)
+            if where := response.headers.get("location"):
+                return response.status, f"redirects to {shown(where)}"
             try:
                 return response.status, msgspec.json.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return response.status, shown(raw)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = shown(str(error) or type(error).__name__)
+    except Exception as error:  # whatever a server does: a reason, or an error that is said
+        reason = f"it took longer than {TIMEOUT:g} s" if isinstance(error, TimeoutError) else described(error)[1]
         if required:
             raise ConfigError(f"no answer from {url}: {reason}") from error
         return 0, reason

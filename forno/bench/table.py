@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from forno.bench.numbers import shown
+from forno.bench.numbers import short, shown
 from forno.bench.records import Distribution, Result, Run, Summary
 from forno.bench.statistics import confidence
 
@@ -100,7 +100,7 @@ def print_result(result: Result, console: Console) -> None:
     from rich.text import Text
 
     workload = ", ".join(f"{k} {v}" for k, v in result.workload.items() if k not in ("name",) and v not in ("", 0, None))
-    console.print(f"[bold]{result.model}[/bold] at {result.url}", highlight=False)
+    console.print(Text.assemble((short(result.model), "bold"), f" at {short(result.url)}"))
     console.print(Text(f"{result.workload.get('name', 'load')}: {workload}", style="dim"))
     columns = columns_of(result)
     beside = max(1, min(COLUMNS, (console.width - LABEL_WIDTH) // COLUMN_WIDTH))
@@ -125,7 +125,7 @@ def _print_notes(result: Result, console: Console) -> None:
     if result.slo:
         console.print(f"\nSLO: {', '.join(f'{k} at most {v:g} ms' for k, v in result.slo.items())}", highlight=False)
     if result.capacity:
-        console.print(f"[bold]Capacity:[/bold] {result.capacity['said']}", highlight=False)
+        console.print(Text.assemble(("Capacity:", "bold"), f" {result.capacity['said']}"))
     definitions = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     definitions.add_column(style="dim", no_wrap=True)
     definitions.add_column(style="dim")

@@ -101,7 +101,7 @@ def test_failures_outside_of_the_window_are_told() -> None:
     assert s.failed == 0
     assert s.problems == [
         "1 request failed (dropped), such as: x",
-        "of the failed requests, 1 were outside the measured window",
+        "failed outside the measured window: 1 of them",
     ]
 
 

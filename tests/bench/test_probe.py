@@ -10,7 +10,7 @@ from forno.bench.client import Target, open_session
 from forno.bench.probe import base_url, counter, describe, find_model, settle
 from forno.bench.workload import Call
 from forno.errors import ConfigError
-from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, reply, serving, stream, usage, whole
+from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, piece, reply, serving, stream, usage, whole
 
 CALL = Call(2, ({"role": "user", "content": "What is an oven?"},))
 FIELDS = {"temperature": 0.0, "ignore_eos": True, "cache_salt": "x"}
@@ -25,6 +25,24 @@ def test_addresses(text: str) -> None:
 
 def test_a_path_before_v1_is_kept() -> None:
     assert base_url("https://host/openai/v1") == "https://host/openai"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions/", "/v1/models"])
+def test_an_endpoint_of_the_server_is_taken_for_the_server(path: str) -> None:
+    assert base_url(f"https://host/openai{path}") == "https://host/openai"
+
+
+@pytest.mark.parametrize("text", ["", "http://", "htp://a", "http://a:99999", "http://a:b", "http://[::1", "http://a b", "a:0"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the URL of a server"):
+        base_url(text)
+
+
+@pytest.mark.parametrize("text", ["http://user:pass@a", "http://a?key=pass", "http://a#pass"])
+def test_no_address_holds_a_secret(text: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key") as caught:
+        base_url(text)
+    assert "pass" not in str(caught.value).replace("password", "")
 
 
 async def model_of(script: Script) -> str:
@@ -44,11 +62,32 @@ async def test_the_only_model() -> None:
         ({"data": [{"id": 7}, "x", None]}, "does not say which model"),
         ([1], "does not say which model"),
         (b"<html>", "does not say which model"),
+        ({"data": 5}, "no list of models"),
+        ({"data": {"id": "a"}}, "no list of models"),
     ],
 )
 async def test_no_only_model(body: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         await model_of(lambda request: Send(reply(body)))
+
+
+async def test_a_redirection_is_named_not_followed() -> None:
+    head = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: https://elsewhere/v1/models\r\ncontent-length: 0\r\n\r\n"
+    with pytest.raises(ConfigError, match=r"307 redirects to https://elsewhere"):
+        await model_of(lambda request: Send(head))
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, b""])
+async def test_what_is_no_http(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="no answer from http"):
+        await model_of(lambda request: Send(data, close=True))
+
+
+async def test_a_body_without_end_is_read_so_far_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forno.bench.probe.MAX_BODY", 1000)
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    with pytest.raises(ConfigError, match="no list of models"):
+        await model_of(lambda request: Send(head + piece(b"x" * 2000), hang=True))
 
 
 async def test_nobody_listens() -> None:

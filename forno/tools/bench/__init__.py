@@ -6,12 +6,15 @@ Without one of those words it measures. A word's module is imported only when it
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from forno.errors import ResultError
 from forno.options import Parser
 from forno.tools.bench import run as measuring
+from forno.tools.bench.checks import EXTRAS, missing
 
 WORDS = {
     "run": "load a server and measure it (also without this word)",
@@ -53,5 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the word says; returns the exit status."""
-    return int(args.run_word(args))
+    """Do what the word says; returns the exit status. What the system refuses, and a package that is not there, are said."""
+    try:
+        status = int(args.run_word(args))
+        sys.stdout.flush()  # a full disk is an error here, not a remark at the interpreter's end
+        return status
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in EXTRAS:
+            raise missing(error.name.split(".")[0]) from error
+        raise
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ResultError(f"{error.filename or 'standard output'}: {error.strerror or error}") from error

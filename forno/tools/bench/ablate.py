@@ -15,7 +15,7 @@ import msgspec
 
 from forno import __version__
 from forno.bench import slo
-from forno.bench.ablate.arms import Arm, chosen, combined, every_arm
+from forno.bench.ablate.arms import BASELINE, Arm, chosen, combined, every_arm
 from forno.bench.ablate.outcome import Found, Objective, candidates, compare, said
 from forno.bench.ablate.report import Ablation, Best, Line, explain, line_of, print_ablation
 from forno.bench.ablate.study import Measured, Plan, Study
@@ -26,6 +26,7 @@ from forno.bench.progress import Progress
 from forno.config import DEFAULT_MODEL
 from forno.errors import ConfigError, ModelError
 from forno.tools.bench import knobs
+from forno.tools.bench.checks import check_writable, import_extras
 from forno.tools.bench.facts import facts_of
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -68,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
         for arm in arms:
             print(f"{arm.name:20} {arm.technique:12} {' '.join(arm.flags) or arm.model}")
         return 0
+    import_extras("aiohttp", *([] if args.json else ["rich"]))
+    if args.output_dir is not None:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        check_writable(args.output_dir / f"{BASELINE}.json")
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         ablation = run_loop(lambda: _ablate(plan, arms, args, started))
@@ -78,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        print_ablation(ablation, Console(width=None if sys.stdout.isatty() else 160))
+        print_ablation(ablation, Console(width=None if sys.stdout.isatty() else 160, markup=False))
     return INTERRUPTED if ablation.interrupted else 0
 
 
@@ -199,7 +204,6 @@ def _stop_on_interrupt(study: Study, progress: Progress) -> None:
 
 
 def _write(plan: Plan, everyone: Sequence[Measured], folder: Path, started: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for measured in everyone:
         if measured.visits:
             result = measured.result(plan, f"forno bench ablate {__version__}", started)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import platform
+import resource
 import shlex
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +18,17 @@ from pathlib import Path
 import msgspec
 
 from forno import __version__
-from forno.bench import measures
+from forno.bench import csv, measures
+from forno.bench.arrivals import Closed
 from forno.bench.bench import Bench, prepare, run_loop
 from forno.bench.client import open_session
+from forno.bench.numbers import plural
 from forno.bench.probe import describe, find_model
 from forno.bench.progress import Progress
 from forno.bench.records import Result, Run
 from forno.bench.table import print_result
-from forno.errors import ConfigError
+from forno.errors import ConfigError, ResultError
+from forno.tools.bench.checks import check_writable, import_extras
 from forno.tools.bench.options import add_arguments
 from forno.tools.bench.plan import Plan, plan_of
 from forno.tools.bench.search import search
@@ -31,42 +36,84 @@ from forno.tools.bench.search import search
 __all__ = ["add_arguments", "run"]
 
 INTERRUPTED = 130
+"""Exit status after Ctrl-C or SIGTERM, with what was measured until then."""
+OTHER_FILES = 64
+"""Open files that are no connections of clients."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure; returns the exit status."""
     plan = plan_of(args)
-    for path in (args.output, args.csv, args.html):
-        _check_writable(path)
+    _check(plan)
     result = run_loop(lambda: _measure(plan))
-    if args.output:
-        args.output.write_bytes(msgspec.json.encode(result))
+    unwritten = [text for path, write in _writers(result, args) if (text := _written(path, write))]
     if args.json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
         from rich.console import Console
 
         wide = None if sys.stdout.isatty() else 160
-        print_result(result, Console(width=wide))
-    _write_others(result, args)
+        print_result(result, Console(width=wide, markup=False))
+    sys.stdout.flush()
+    if unwritten:
+        raise ResultError("; ".join(unwritten))
     return _status(result, args)
 
 
-def _check_writable(path: Path | None) -> None:
-    """Before the measuring, not after it."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"cannot write {path}: is there a directory {path.parent}, and may you write in it?")
+def _check(plan: Plan) -> None:
+    """Whatever would be found missing after the measuring is said before it."""
+    args = plan.args
+    paths = [path for path in (args.output, args.csv, args.csv_requests, args.html) if path is not None]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError("--output, --csv, --csv-requests and --html need files of their own")
+    for path in paths:
+        check_writable(path)
+    import_extras("aiohttp", *([] if args.json else ["rich"]), *(["matplotlib"] if args.html else []))
+    try:
+        shlex.join(sys.argv).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the command line holds bytes that are not UTF-8 text, and no result file could hold it") from None
+    _allow_files(max(load.clients if isinstance(load, Closed) else 0 for load in plan.loads) + OTHER_FILES)
 
 
-def _write_others(result: Result, args: argparse.Namespace) -> None:
-    if args.csv:
-        from forno.bench.csv import write_csv
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files as far as one may; ``ConfigError`` where a closed loop would meet it all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        soft = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        raise ConfigError(
+            f"so many clients need {wanted} open files, and {allowed} are allowed: raise it with ulimit -n {wanted}"
+        )
 
-        write_csv([result], args.csv)
-    if args.html:
+
+def _writers(result: Result, args: argparse.Namespace) -> list[tuple[Path | None, Callable[[Path], object]]]:
+    """Files that are asked for, and what writes them."""
+
+    def html(path: Path) -> None:
         from forno.bench.report import write_html
 
-        write_html([result], args.html)
+        write_html([result], path)
+
+    return [
+        (args.output, lambda path: path.write_bytes(msgspec.json.encode(result))),
+        (args.csv, lambda path: csv.write_csv([result], path)),
+        (args.csv_requests, lambda path: csv.write_requests_csv([result], path)),
+        (args.html, html),
+    ]
+
+
+def _written(path: Path | None, write: Callable[[Path], object]) -> str:
+    """Write a file if it is asked for; returns why it could not be, so that one that fails takes none of the others with it."""
+    try:
+        if path is not None:
+            write(path)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}"
+    return ""
 
 
 async def _measure(plan: Plan) -> Result:
@@ -117,16 +164,18 @@ async def _all_runs(plan: Plan, bench: Bench, runs: list[Run]) -> None:
 
 
 def _stop_on_interrupt(bench: Bench, progress: Progress) -> None:
-    """The first Ctrl-C ends the run with what is there, a second one leaves at once."""
+    """The first Ctrl-C or SIGTERM ends the run with what is there, a second one leaves at once."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            loop.remove_signal_handler(name)
+            signal.signal(name, handler)
         progress.say("stopping; once more to leave at once")
         bench.stop()
 
     loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop)
 
 
 def _without_key(words: list[str]) -> list[str]:
@@ -147,7 +196,7 @@ def _status(result: Result, args: argparse.Namespace) -> int:
     failed = sum(r.error is not None and r.error_kind != "cancelled" for run in result.runs for r in run.requests)
     invalid = [run.load for run in result.runs if not run.summary.valid]
     if invalid:
-        print(f"forno bench: not valid: {', '.join(dict.fromkeys(invalid))}", file=sys.stderr)
+        print(f"forno bench: not valid: {'; '.join(dict.fromkeys(invalid))}", file=sys.stderr)
     if failed > args.max_failures:
-        print(f"forno bench: {failed} requests failed", file=sys.stderr)
+        print(f"forno bench: {plural(failed, 'request')} failed", file=sys.stderr)
     return int(bool(invalid) or failed > args.max_failures)
