@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, explain, recommend; returns the exit status."""
     plan = plan_of(args)
     base = facts_of(plan.model, plan.flags)
+    for model in args.also_model:
+        facts_of(model, plan.flags)  # a file that is not there is said now, not in the middle
     arms = chosen(every_arm(base.formats, args.each_pass, args.also_model), args.only, args.skip)
     if args.list:
         for arm in arms:
@@ -78,19 +80,32 @@ def run(args: argparse.Namespace) -> int:
         ablation = run_loop(lambda: _ablate(plan, arms, args, started))
     except asyncio.CancelledError:
         return TERMINATED
+    except _Interrupted as error:
+        print(f"forno bench ablate: {error}", file=sys.stderr)
+        return INTERRUPTED
     if args.json:
         sys.stdout.write(msgspec.json.encode(ablation).decode() + "\n")
     else:
         from rich.console import Console
 
         print_ablation(ablation, Console(width=None if sys.stdout.isatty() else 160, markup=False))
-    return INTERRUPTED if ablation.interrupted else 0
+    sys.stdout.flush()
+    if ablation.interrupted:
+        return INTERRUPTED
+    failed = [line.found.arm.title for line in ablation.arms if line.error]
+    if failed:
+        print(f"forno bench ablate: not measured: {'; '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+class _Interrupted(Exception):
+    """The user stopped it before there was anything to show."""
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """Raises ``ConfigError`` for options that mean nothing."""
-    if args.rounds < 1 or args.num_prompts < 0 or args.rate < 0:
-        raise ConfigError("--rounds must be at least 1, --num-prompts and --rate at least 0")
+    if args.rounds < 1 or args.num_prompts < 0 or args.rate < 0 or not args.max_kl >= 0:
+        raise ConfigError("--rounds must be at least 1, --num-prompts, --rate and --max-kl at least 0")
     load = Open((Stage(args.rate),), "poisson") if args.rate else Closed(args.concurrency)
     clients = args.concurrency if isinstance(load, Closed) else max(1, round(2 * args.rate))
     count = args.num_prompts or PER_CLIENT * clients
@@ -102,8 +117,15 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rounds=args.rounds,
         slo=slo.parse(" ".join(args.slo)) if args.slo else {},
         seed=args.seed,
-        flags=tuple(shlex.split(args.serve)),
+        flags=_split(args.serve),
     )
+
+
+def _split(options: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(options))
+    except ValueError as error:
+        raise ConfigError(f"--serve {options!r}: {error}") from None
 
 
 async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, started: str) -> Ablation:
@@ -115,7 +137,7 @@ async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, sta
     try:
         baseline, others = await study.measure(arms)
         if not baseline.visits:
-            raise ConfigError("interrupted before a round was finished: there is nothing to compare")
+            raise _Interrupted("interrupted before a round was finished: there is nothing to compare")
         alone, found = compare(baseline, others)
         ablation = _told(plan, baseline, others, alone, found, started)
         ablation.interrupted = study.stopped
