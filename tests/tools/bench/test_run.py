@@ -144,6 +144,21 @@ def test_repeats_send_other_prompts_unless_told(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("workload", ["chat", "rag", "turns", "random"])
+def test_a_seed_sends_the_same_bytes_again(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the salt, which keeps a run's prompts out of the prefix cache of the run before; ``--same-prompts`` has none."""
+    sent = []
+    for words in ((), (), ("--same-prompts",)):
+        with server_of() as server:
+            common = ("--num-prompts", "6", "--concurrency", "1", "--warmup", "0", "--no-progress", "--seed", "7")
+            assert main(["bench", "--url", server.url, "--workload", workload, "--max-lag", "10000", *common, *words]) == 0
+        bodies = [dict(r.body) for r in server.requests if r.body.get("stream")][1:7]
+        assert len({body.pop("cache_salt", "none") for body in bodies}) == 1
+        sent.append(json.dumps(bodies))
+    assert len(set(sent)) == 1
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("words", "load"),
     [
