@@ -189,6 +189,8 @@ class StepResult:
     cpu_seconds: float = 0.0
     """Time that the threads had their cores, summed, and as if they had had them where they slept for want of work: threads x
     seconds unless others had the cores. 0: unknown."""
+    shared_keys: int = 0
+    """Cached tokens that layers without a window read once for several rows, counted for each row that was spared."""
 
 
 class Runner(Protocol):

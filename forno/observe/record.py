@@ -119,3 +119,5 @@ class StepRecord:
     """Token slots in the blocks that running requests hold."""
     kv_used: int
     """Of those, slots that hold a token."""
+    shared_keys: int = 0
+    """``StepResult.shared_keys``."""

@@ -20,8 +20,8 @@ from forno.cache.misses import Lookup
 from forno.observe.record import Pressure, RequestRecord, Shortage, StepRecord
 from forno.request import Request, RequestOutput, StepPlan, StepResult
 
-_STEP = Struct("=q7d8q")
-"""A step's number, its seven times, its counts, and where its rows are: 128 bytes."""
+_STEP = Struct("=q7d9q")
+"""A step's number, its seven times, its counts, and where its rows are: 136 bytes."""
 _REQUEST, _START, _NUM_TOKENS = attrgetter("request"), attrgetter("start"), attrgetter("num_tokens")
 _SAMPLE, _DRAFTS = attrgetter("sample"), attrgetter("drafts")
 _SHORTAGES = (None, *Shortage)
@@ -239,6 +239,7 @@ class Recorder(Silent):
             _SHORTAGE_CODES[shortage],
             reserved,
             used,
+            result.shared_keys,
             head,
             len(rows),
         )
@@ -295,7 +296,7 @@ class Recorder(Silent):
     def _step(self, number: int) -> StepRecord | None:
         values = _STEP.unpack_from(self._steps, number % self.max_steps * _STEP.size)
         found, start, planned, computed, end, seconds, mask_seconds, cpu_seconds = values[:8]
-        outputs, drafts, waiting, shortage, reserved, used, at, count = values[8:]
+        outputs, drafts, waiting, shortage, reserved, used, shared_keys, at, count = values[8:]
         size = len(self._rows)
         entries = self._rows[at % size : at % size + 3 * count].tolist()
         if found != number or self._head - at > size:
@@ -318,6 +319,7 @@ class Recorder(Silent):
             shortage=_SHORTAGES[shortage],
             kv_reserved=reserved,
             kv_used=used,
+            shared_keys=shared_keys,
         )
 
 

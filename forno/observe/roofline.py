@@ -128,7 +128,12 @@ class Roofline:
 
     def evaluate(self, steps: Sequence[StepRecord]) -> Steps:
         """The same as arrays."""
-        features = self.model.features([s.starts for s in steps], [s.tokens for s in steps], [s.outputs for s in steps])
+        features = self.model.features(
+            [s.starts for s in steps],
+            [s.tokens for s in steps],
+            [s.outputs for s in steps],
+            [s.shared_keys for s in steps],
+        )
         costs = self.model.costs(features)
         predicted = self.times.predict(features, costs)
         clocks = np.array([(s.end - s.start, s.seconds, s.mask_seconds, s.cpu_seconds) for s in steps]).reshape(-1, 4).T

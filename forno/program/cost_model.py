@@ -73,8 +73,18 @@ class CostModel:
     def num_ops(self) -> int:
         return sum(k.count for k in self.kinds)
 
-    def features(self, starts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]], outputs: Sequence[int]) -> np.ndarray:
-        """float64 ``[steps, features]`` of steps whose sequences compute ``tokens`` after ``starts`` cached ones each."""
+    def features(
+        self,
+        starts: Sequence[Sequence[int]],
+        tokens: Sequence[Sequence[int]],
+        outputs: Sequence[int],
+        shared_keys: Sequence[int] = (),
+    ) -> np.ndarray:
+        """float64 ``[steps, features]`` of steps whose sequences compute ``tokens`` after ``starts`` cached ones each.
+
+        ``shared_keys`` (none: no sharing): cached tokens of each step that attention without a window need not read, since
+        it reads them for another sequence.
+        """
         sizes = [len(t) for t in tokens]
         start = np.fromiter((s for step in starts for s in step), np.float64, sum(sizes))
         count = np.fromiter((t for step in tokens for t in step), np.float64, sum(sizes))
@@ -85,7 +95,9 @@ class CostModel:
 
         columns = [np.ones(len(sizes)), total(count), np.asarray(outputs, np.float64), np.asarray(sizes, np.float64)]
         for window in self.windows:
-            columns += [total(_attended(start, count, window)), total(_read(start, count, window))]
+            read = total(_read(start, count, window))
+            spared = np.asarray(shared_keys, np.float64) if len(shared_keys) and not window else 0.0
+            columns += [total(_attended(start, count, window)), read - spared]
         return np.stack(columns, axis=1)
 
     def costs(self, features: np.ndarray) -> np.ndarray:

@@ -147,7 +147,8 @@ class CpuRunner:
         tokens, logprobs, prompt_logprobs = self._collect(plan, self._draws[:count], errors)
         seconds = time.perf_counter() - started
         cpu_seconds = self.threads * seconds - self.executor.missing_seconds
-        return StepResult(tokens, logprobs, prompt_logprobs, errors, seconds, mask_seconds, cpu_seconds)
+        shared_keys = self.executor.shared_keys
+        return StepResult(tokens, logprobs, prompt_logprobs, errors, seconds, mask_seconds, cpu_seconds, shared_keys)
 
     def _run(self, plan: StepPlan, errors: dict[int, Exception]) -> tuple[int, float]:
         """Hand ``plan`` to the executor as arrays; returns the number of draws, and the seconds that masks took."""

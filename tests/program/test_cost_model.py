@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forno.kernels.cpu.buffers import legalize
 from forno.models import build_program
 from forno.program.ceiling import Ceiling
-from forno.program.cost_model import CostModel, kind
+from forno.program.cost_model import KV, CostModel, kind
 from forno.program.passes import apply, default_passes
 from forno.program.program import Program
 from forno.program.shape import Span, StepShape
@@ -88,3 +88,16 @@ def test_kinds_are_alike_in_every_layer() -> None:
     fused = [kind(op) for op in Model.tiny(format="q8_0").program.ops]
     assert {"qkv", "o", "gate|up", "down", "head", "rms_norm", "qkv_prepare"} <= set(fused)
     assert fused.count("qkv") == fused.count("down") == 2
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_keys_that_are_read_for_several_sequences_cost_bytes_once(name: str) -> None:
+    """Layers with a window share nothing."""
+    program = make(name, "bf16", "bf16", set())
+    model = CostModel(program)
+    steps = [[300, 300, 300]], [[1, 1, 1]], [3]
+    apart, together = model.costs(model.features(*steps)), model.costs(model.features(*steps, shared_keys=[2 * 256]))
+    windowed = 0 not in model.windows
+    saved = (apart - together).sum((1, 2))
+    assert saved[KV] == (0 if windowed else 512 * program.kv_bytes_per_token)
+    assert saved.sum() == saved[KV]

@@ -309,3 +309,17 @@ def test_a_result_says_how_long_the_threads_had_cores() -> None:
     result = runner.run(StepPlan((Row(slot, 0, 3, (0,), True),)))
     assert 0 < result.cpu_seconds <= 2 * result.seconds
     assert runner.executor.missing_seconds == pytest.approx(2 * result.seconds - result.cpu_seconds)
+
+
+@pytest.mark.parametrize("materialized", [False, True])
+def test_a_result_says_which_keys_were_read_once_for_several_rows(materialized: bool) -> None:
+    """128 of them, the least that are shared, and only where attention shares anything."""
+    model = Model.tiny()
+    if materialized:
+        model = replace(model, program=model.program.with_materialized_attention())
+    runner, prompt = model.runner(threads=2, max_rows=200), tuple(tokens_for(1, 129))
+    slots = [runner.admit(request(prompt)) for _ in range(3)]
+    first = runner.run(StepPlan((Row(slots[0], 0, 129, (0, 1, 2, 3, 4), True),)))
+    rows = tuple(Row(slot, 128, 1, (0, 1, 2, 3, 5 + i), True) for i, slot in enumerate(slots[1:]))
+    assert first.shared_keys == 0
+    assert runner.run(StepPlan(rows)).shared_keys == (0 if materialized else 128)

@@ -68,6 +68,7 @@ def lower(program: Program, weights: PackedWeights, limits: Limits) -> tuple[Any
         if not isinstance(op, ops.Split):
             _LOWER[type(op)](lowering, op)
             recorded += [op] * _records(op)
+    executor.share_prefixes(not any(isinstance(op, ops.Attention) and op.materialized for op in program.ops))
     return executor, tuple(recorded)
 
 

@@ -120,6 +120,13 @@ class Executor {
     return total;
   }
 
+  // Keys of the last step that a layer without a window did not read again, for another sequence had read them.
+  int64_t shared_keys() const {
+    int64_t total = 0;
+    for (int32_t i = 0; i < step_.num_prefixes; ++i) total += int64_t(step_.prefixes[i].count - 1) * step_.prefixes[i].keys;
+    return total;
+  }
+
   // Whether sequences that share leading blocks read them once. Changes no result; off only to measure what it is worth.
   void share_prefixes(bool on) { sharing_ = on; }
 

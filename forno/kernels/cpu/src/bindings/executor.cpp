@@ -344,6 +344,8 @@ void bind_executor(nb::module_& m) {
       .def("op_instructions", [](Builder& b) { return b.executor().measured(); })
       .def_prop_ro("allocations", [](Builder& b) { return b.executor().allocations(); },
                    "Calls for memory in the last step whose instructions were counted.")
+      .def_prop_ro("shared_keys", [](Builder& b) { return b.executor().shared_keys(); },
+                   "Keys of the last step that a layer without a window read for one sequence instead of another, too.")
       .def_prop_ro("missing_seconds", [](Builder& b) { return double(b.executor().missing_ns()) * 1e-9; },
                    "Time of the last step in which workers had no core, summed.")
       .def("prefault", [](Builder& b, uint64_t bytes) { b.executor().prefault(size_t(bytes)); }, nb::arg("bytes"))
