@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from math import atan2, degrees, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,8 @@ def read_state(source: str, api_key: str = "") -> dict[str, Any]:
         state = json.loads(_fetch(source, api_key) if source.startswith(("http://", "https://")) else _load(source))
     except (ValueError, RecursionError) as error:
         raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: {short(str(error), 120)}") from None
-    except OSError as error:
-        raise ResultError(f"cannot read {short(source, 80)}: {short(str(error), 120)}") from None
+    except (OSError, HTTPException) as error:
+        raise ResultError(f"cannot read {short(source, 80)}: {short(str(error) or type(error).__name__, 120)}") from None
     if not isinstance(state, dict):
         raise ResultError(f"{short(source, 80)} is no JSON of /debug/state: it holds no object")
     return state

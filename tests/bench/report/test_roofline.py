@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,21 @@ def test_reading_and_writing(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there(url: str) -> None:
     with pytest.raises(ResultError):
         read_state(url)
+
+
+def test_a_server_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ResultError, match="cannot read http"):
+            read_state(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    with pytest.raises(ResultError, match="cannot read http"):
+        read_state("http://a b")
