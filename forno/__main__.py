@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 TYPE_CHECKING = False  # typing's own takes milliseconds to import
@@ -55,6 +56,7 @@ def parser(verb: str | None = None) -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for an error that is explained on stderr, 130 after Ctrl-C."""
+    _open_standard_streams()
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
@@ -62,6 +64,17 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left: what is still buffered goes nowhere, not into a traceback at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _open_standard_streams() -> None:
+    """A stream that was closed before the start goes nowhere: else a socket takes its number, and text is sent over it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(number)
+                continue
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
 def _run(argv: list[str]) -> int:

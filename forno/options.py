@@ -7,7 +7,8 @@ from the field, so the documentation of a flag is written once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar, get_type_hints
 
@@ -23,10 +24,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # what argparse calls for each verb too
-        found, unknown = super().parse_known_args(args, namespace)
-        for text in unknown:
-            if text.startswith("-"):
-                self.error(f"unknown option {text.split('=')[0]}{_hint(text.split('=')[0], self._option_string_actions)}")
+        words = sys.argv[1:] if args is None else list(args)
+        self._refuse(self._own_flags(words))
+        found, unknown = super().parse_known_args(words, namespace)
+        self._refuse([text for text in unknown if text.startswith("-")])
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -35,6 +36,17 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             error.message += _hint(str(value), map(str, action.choices or ()))
             raise
+
+    def _own_flags(self, words: Sequence[str]) -> list[str]:
+        """Long flags before a verb. Looked at first: argparse may take an unknown one's value for a verb, and complain so."""
+        verbs = {name for action in self._actions if isinstance(action, argparse._SubParsersAction) for name in action.choices}
+        end = next((i for i, word in enumerate(words) if word == "--" or word in verbs), len(words))
+        return [word for word in words[:end] if word.startswith("--") and " " not in word]
+
+    def _refuse(self, flags: Iterable[str]) -> None:
+        for name in (text.split("=")[0] for text in flags):
+            if name not in self._option_string_actions:
+                self.error(f"unknown option {name}{_hint(name, self._option_string_actions)}")
 
 
 def flag(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -69,3 +70,11 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", fake + code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_socket(closed: str) -> None:
+    """The event loop aborts the process that hands it a socket with the number of a standard stream."""
+    command = f"{shlex.quote(sys.executable)} -m forno bench --url 127.0.0.1:1 {closed}"
+    done = subprocess.run(["sh", "-c", command], check=False, timeout=60)
+    assert done.returncode == 1

@@ -16,6 +16,9 @@ from forno.bench.records import RequestRecord
 from forno.bench.sse import BadStream
 
 DONE = b"[DONE]"
+MOST_TOKENS = 1 << 40
+"""Of any count: no answer has more, and a result file may hold no more."""
+MOST_QUEUE_MS = 1e9
 _SHOWN = 120
 """Characters of what a server sent that an error repeats."""
 
@@ -92,6 +95,8 @@ class Answer:
         if chunk.usage is not None:
             self.usage = chunk.usage
         if chunk.timings is not None and chunk.timings.queue_ms is not None:
+            if not 0 <= chunk.timings.queue_ms <= MOST_QUEUE_MS:
+                raise BadStream(f"a queue time of {chunk.timings.queue_ms:g} ms makes no sense")
             self.record.queue_seconds = chunk.timings.queue_ms / 1000
         return sum(self._content(choice, now) for choice in chunk.choices or ()) > 0
 
@@ -125,12 +130,12 @@ class Answer:
             if promised and self.done:
                 raise BadStream("no usage came, though the server sends it with other answers")
             return
-        record.prompt_tokens, record.output_tokens = usage.prompt_tokens, usage.completion_tokens
         details = usage.prompt_tokens_details
+        cached = (details.cached_tokens if details else None) or 0
+        if not (0 <= cached <= usage.prompt_tokens <= MOST_TOKENS and 0 <= usage.completion_tokens <= MOST_TOKENS):
+            raise BadStream(f"usage makes no sense: {shown(msgspec.json.encode(usage))}")
+        record.prompt_tokens, record.output_tokens, record.cached_tokens = usage.prompt_tokens, usage.completion_tokens, cached
         record.tells_cached = details is not None and details.cached_tokens is not None
-        record.cached_tokens = (details.cached_tokens if details else None) or 0
-        if not 0 <= record.cached_tokens <= record.prompt_tokens or record.output_tokens < 0:
-            raise BadStream(f"usage makes no sense: {msgspec.json.encode(usage).decode()}")
         if self.done and chunks and not record.output_tokens:
             raise BadStream(f"usage says 0 output tokens, but {chunks} chunks with content came")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from http.client import HTTPException
 
@@ -17,12 +18,23 @@ HINT = "is a server running there (--url)?"
 
 
 def base_url(text: str) -> str:
-    """A server's URL without ``/v1`` and trailing slashes; ``http://`` is added where no scheme is given. Raises
-    ``ConfigError`` for another scheme."""
+    """A server's URL without ``/v1``, an endpoint's path and trailing slashes; ``http://`` is added where no scheme is given.
+
+    Raises ``ConfigError`` for what is no such URL, and for one with a password, which would stand in result files.
+    """
     url = text if "://" in text else f"http://{text}"
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"the URL of a server must start with http:// or https://, got {text!r}")
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or any(c.isspace() for c in url):
+        raise ConfigError(f"{text!r} is not the URL of a server: write one such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError("a server's URL has no password, query or fragment: a key goes into --api-key")
+    for end in ("/chat/completions", "/completions", "/models", "/v1"):
+        url = url.rstrip("/").removesuffix(end)
+    return url.rstrip("/")
 
 
 def get(url: str, api_key: str = "", timeout: float = TIMEOUT) -> bytes:

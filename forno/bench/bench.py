@@ -76,6 +76,8 @@ class Bench:
 
         async with open_client(target, clock) as client, open_session(target) as session:
             self._run = Run(client, conversations, extent, clock)
+            if self.stopped:  # before this run was there to be stopped
+                self._run.stop()
             self.watch(load.words, extent, self._run.got)
             gauges = Gauges(session, target.url) if self._has_gauges else None
             gc.collect()

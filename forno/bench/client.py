@@ -111,7 +111,7 @@ class Client:
                 record.error, record.error_kind = flight.expired, "timeout"
         except Exception as error:  # whatever a server does is a result, never an end of the run
             if not answer.done:
-                record.error_kind, record.error = _described(error, len(answer.text))
+                record.error_kind, record.error = described(error, len(answer.text))
         finally:
             self._flights.discard(flight)
             record.ended = round(flight.done_at or self.clock(), 6)
@@ -138,10 +138,13 @@ class Client:
     async def _exchange(self, url: str, body: bytes, answer: Answer, flight: _Flight) -> None:
         async with self._session.post(url, data=body, allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
-                raise _Refused(response.status, await response.content.read(MAX_ERROR_BODY))
+                where = response.headers.get("location", "")
+                raise _Refused(response.status, await read_some(response.content, MAX_ERROR_BODY), where)
             if response.content_type != "text/event-stream":
                 start = shown(await response.content.read(MAX_ERROR_BODY))
                 raise BadStream(f"the answer is {response.content_type}, not text/event-stream: {start}")
+            if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+                raise BadStream(f"the stream is compressed ({shown(coding)}), though only plain text was asked for")
             await self._read(response.content, answer, flight)
 
     async def _read(self, content: aiohttp.StreamReader, answer: Answer, flight: _Flight) -> None:
@@ -194,16 +197,17 @@ class _Flight:
 class _Refused(Exception):
     """A status other than 200."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, where: str = "") -> None:
         try:
             text = message_of(msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
             text = shown(body)
+        text = f"it redirects to {shown(where)}: give that server's --url" if where else text
         phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
         super().__init__(f"{status} {phrase}: {text}" if text else f"{status} {phrase}")
 
 
-def _described(error: Exception, chunks: int) -> tuple[str, str]:
+def described(error: Exception, chunks: int = 0) -> tuple[str, str]:
     """``error_kind`` and one line; ``chunks`` with content had come."""
     import aiohttp
     from aiohttp.http_exceptions import HttpProcessingError
@@ -224,6 +228,14 @@ def _described(error: Exception, chunks: int) -> tuple[str, str]:
     elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):  # whose status is not the server's
         text = f"not valid HTTP: {error.message}"
     return kind, shown(text)
+
+
+async def read_some(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """A body, or as much of it as is worth looking at."""
+    found = b""
+    while len(found) < limit and (data := await content.readany()):
+        found += data
+    return found[:limit]
 
 
 @asynccontextmanager

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING
 
+from forno.bench.client import read_some
 from forno.bench.exposition import samples
 
 if TYPE_CHECKING:
     import aiohttp
 
 TIMEOUT = 2.0
+MAX_PAGE = 4 << 20
+MOST = 1e12
+"""Of any gauge: more is no number of requests."""
 NAMES = {
     "running": (
         "forno:num_requests_running",
@@ -48,8 +53,9 @@ class Gauges:
 
         try:
             async with self._session.get(self._url, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as response:
-                return parse(await response.text(errors="replace")) if response.status == 200 else (None, None, None)
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+                page = await read_some(response.content, MAX_PAGE)
+                return parse(page.decode(errors="replace")) if response.status == 200 else (None, None, None)
+        except Exception:  # gauges are extra: whatever goes wrong with them, the run goes on without
             return None, None, None
 
 
@@ -59,4 +65,9 @@ def parse(page: str) -> Reading:
     for sample in samples(page, chain(*NAMES.values())):
         found[sample.name] = found.get(sample.name, 0.0) + sample.value
     running, waiting, kv = (next((found[name] for name in names if name in found), None) for names in NAMES.values())
-    return running, waiting, kv
+    return _believed(running), _believed(waiting), _believed(kv)
+
+
+def _believed(value: float | None) -> float | None:
+    """None for what no gauge of these can be."""
+    return value if value is not None and isfinite(value) and 0 <= value <= MOST else None

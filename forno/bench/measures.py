@@ -18,8 +18,8 @@ DEFINITIONS = {
     "scheduled when its client is free",
     "output_tokens_per_s": "output tokens that came within the window / its length, whichever request they belong to",
     "total_tokens_per_s": "output tok/s x (1 + prompt tokens / output tokens of the counted requests)",
-    "requests_per_s": "output tok/s / mean output tokens of the counted requests: requests across the window's edges would "
-    "count too much",
+    "requests_per_s": "output tok/s of requests that did not fail / mean output tokens of the counted ones: requests across "
+    "the window's edges would count too much",
     "goodput_per_s": "requests/s x share of the answered requests that met every limit of the SLO",
     "goodput_share": "counted requests that met every limit of the SLO / counted requests, failed ones included",
     "cached_share": "prompt tokens that the server took from its cache / prompt tokens, of counted requests",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forno.bench import measures
+from forno.bench.numbers import plural
 from forno.bench.records import Distribution, RequestRecord, Summary
 from forno.bench.statistics import percentiles
 
@@ -62,6 +63,11 @@ def tokens_within(record: RequestRecord, start: float, end: float) -> float:
     return record.output_tokens * float(inside @ weights / weights.sum())
 
 
+def _has_failed(record: RequestRecord) -> bool:
+    """Whether its tokens are of no answer. One that was cancelled at the end of the run would have been answered."""
+    return record.error is not None and record.error_kind != "cancelled"
+
+
 def summarize(
     records: Sequence[RequestRecord],
     window: tuple[float, float],
@@ -76,7 +82,8 @@ def summarize(
     good = [r for r in counted if r.error is None]
     good_outputs, good_inputs = sum(r.output_tokens for r in good), sum(r.prompt_tokens for r in good)
     rate = sum(tokens_within(r, start, end) for r in records) / seconds if seconds > 0 else 0.0
-    requests_rate = rate * len(good) / good_outputs if good_outputs else 0.0
+    lost = sum(tokens_within(r, start, end) for r in records if _has_failed(r)) / seconds if seconds > 0 else 0.0
+    requests_rate = (rate - lost) * len(good) / good_outputs if good_outputs else 0.0
     within_slo = sum(met(r, slo) for r in counted) if slo else 0
     latencies = {f"{name}_ms": distribution(measures.values(good, name)) for name in ("ttft", "tpot", "itl", "e2e", "queue")}
     lags = distribution(measures.values(counted, "client_lag"))
@@ -141,11 +148,11 @@ def _faults(
 def _notes(records: Sequence[RequestRecord]) -> list[str]:
     """What else a reader must know."""
     notes = []
-    errors = [r for r in records if r.error is not None and r.error_kind != "cancelled"]
+    errors = [r for r in records if _has_failed(r)]
     outside = [r for r in errors if not r.counted]
     for kind, count in _errors(errors).items():
         example = next(r.error for r in errors if (r.error_kind or "unknown") == kind)
-        notes.append(f"{count} request{'s' if count > 1 else ''} failed ({kind}), such as: {example}")
+        notes.append(f"{plural(count, 'request')} failed ({kind}), such as: {example}")
     if outside:
-        notes.append(f"of the failed requests, {len(outside)} were outside the measured window")
+        notes.append(f"failed outside the measured window: {len(outside)} of them")
     return notes

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from forno.bench.answer import message_of, shown
+from forno.bench.answer import MOST_TOKENS, message_of, shown
 from forno.bench.ask import HINT
-from forno.bench.client import Target, open_client
+from forno.bench.client import Target, described, open_client, read_some
 from forno.bench.records import RequestRecord
 from forno.errors import ConfigError
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from forno.bench.workload import Call
 
 TIMEOUT = 30.0
+MAX_BODY = 4 << 20
+"""Bytes of an answer that are read: no list of models has more."""
 OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 """Fields that a load is poorer without, but possible."""
 
@@ -31,14 +34,16 @@ OPTIONAL = ("stream_options", "ignore_eos", "cache_salt")
 async def find_model(session: aiohttp.ClientSession, url: str) -> str:
     """The one model that the server serves. Raises ``ConfigError`` if there are several, or it does not say."""
     status, body = await _fetch(session, "GET", url + "/v1/models")
-    models = [m.get("id") for m in body.get("data") or () if isinstance(m, dict)] if isinstance(body, dict) else []
+    listed = body.get("data") if isinstance(body, dict) else None
+    models = [m.get("id") for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
     names = [name for name in models if isinstance(name, str)]
     if status == 404:
         raise ConfigError(
             f"there is no OpenAI API at {url} ({url}/v1/models: 404): check --url, or name the model with --model"
         )
     if len(names) != 1:
-        why = f"serves {', '.join(names)}" if names else f"does not say which model it serves ({url}/v1/models: {status})"
+        said = f"{status} {message_of(body)}" if status != HTTPStatus.OK else "no list of models"
+        why = f"serves {shown(', '.join(names))}" if names else f"does not say which model it serves ({url}/v1/models: {said})"
         raise ConfigError(f"the server {why}: name one with --model")
     return names[0]
 
@@ -106,15 +111,22 @@ def counter(session: aiohttp.ClientSession, target: Target) -> Callable[[str], A
         if tokenizes:
             status, said = await _fetch(session, "POST", target.url + "/tokenize", body, required=False)
             if status == 200 and isinstance(said, dict) and type(said.get("count")) is int:
-                return int(said["count"])
+                return _believable(said["count"])
             tokenizes = False
         path = "/v1/completions" if target.completions else "/v1/chat/completions"
         status, said = await _fetch(session, "POST", target.url + path, {**body, "max_tokens": 1})
         usage = said.get("usage") if isinstance(said, dict) else None
         if status != 200 or not isinstance(usage, dict) or type(usage.get("prompt_tokens")) is not int:
             raise ConfigError(f"the server does not tell how many tokens a prompt has ({status}): {message_of(said)}")
-        return int(usage["prompt_tokens"])
+        return _believable(usage["prompt_tokens"])
 
+    return count
+
+
+def _believable(count: int) -> int:
+    """Raises ``ConfigError`` for a count that no text has."""
+    if not 0 <= count <= MOST_TOKENS:
+        raise ConfigError(f"the server counts {shown(f'{count:,}')} tokens in a short text: its counts cannot be used")
     return count
 
 
@@ -125,16 +137,18 @@ async def _fetch(
     import aiohttp
 
     data = None if body is None else msgspec.json.encode(body)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     try:
-        async with session.request(method, url, data=data, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as response:
-            raw = await response.read()
+        async with session.request(method, url, data=data, timeout=timeout, allow_redirects=False) as response:
+            raw = await read_some(response.content, MAX_BODY)
+            if where := response.headers.get("location"):
+                return response.status, f"redirects to {shown(where)}"
             try:
                 return response.status, msgspec.json.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return response.status, shown(raw)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        cause = getattr(error, "os_error", None) or error  # aiohttp wraps it in words about TLS, whatever the scheme
-        reason = shown(getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)
+    except Exception as error:  # whatever a server does: a reason, or an error that is said
+        reason = f"it took longer than {TIMEOUT:g} s" if isinstance(error, TimeoutError) else described(error)[1]
         if required:
             raise ConfigError(f"no answer from {url}: {reason}; {HINT}") from error
         return 0, reason

@@ -16,6 +16,10 @@ PIECES, WORDS = 48, 96
 """Samples of the corpus, evenly spread, and words of each: their average is within a percent of the whole text's."""
 
 
+LONGEST_WORD = 1000.0
+"""Tokens of a word at most, on average: more is no tokenizer's count, and prompts made by it would be one word long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ruler:
     """The server's tokens in words."""
@@ -50,7 +54,7 @@ async def measure(count: Callable[[str], Awaitable[int]], corpus: Corpus, pieces
     long_tokens = [await count(corpus.span(start, words)) for start in starts]
     short_tokens = [await count(corpus.span(start, short)) for start in starts]
     per_word = (sum(long_tokens) - sum(short_tokens)) / (pieces * (words - short))
-    if per_word <= 0:
+    if not 0 < per_word <= LONGEST_WORD:
         raise ConfigError(
             f"the server counts {sum(long_tokens)} tokens in {pieces} texts of {words} words, and {sum(short_tokens)} in as "
             f"many of {short}: its counts of prompt tokens cannot be used"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from forno.bench.numbers import listed, shown
+from forno.bench.numbers import listed, short, shown
 from forno.bench.records import Distribution, Result, Summary
 from forno.bench.statistics import confidence
 
@@ -97,7 +97,7 @@ def print_result(result: Result, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console.print(f"[bold]{result.model}[/bold] at {result.url}", highlight=False)
+    console.print(Text.assemble((short(result.model), "bold"), f" at {short(result.url)}"))
     console.print(Text(f"{result.workload.get('name', 'load')}: {listed(result.workload)}", style="dim"))
     columns = columns_of(result)
     beside = max(1, min(COLUMNS, (console.width - LABEL_WIDTH) // COLUMN_WIDTH))
@@ -122,7 +122,7 @@ def _print_notes(result: Result, console: Console) -> None:
     if result.slo:
         console.print(f"\nSLO: {', '.join(f'{k} at most {v:g} ms' for k, v in result.slo.items())}", highlight=False)
     if result.capacity:
-        console.print(f"[bold]Capacity:[/bold] {result.capacity['said']}", highlight=False)
+        console.print(Text.assemble(("Capacity:", "bold"), f" {result.capacity['said']}"))
     definitions = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     definitions.add_column(style="dim", no_wrap=True)
     definitions.add_column(style="dim")

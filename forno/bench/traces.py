@@ -34,7 +34,7 @@ from forno.errors import ConfigError
 FORMATS = ("auto", "azure", "mooncake", "jsonl")
 LINE_LIMIT, FILE_LIMIT, REQUEST_LIMIT, TOKEN_LIMIT = 16 << 20, 2 << 30, 2_000_000, 10_000_000
 """Bytes of a line and of what is read of a file, its requests, tokens of a request: more is taken for something else."""
-_RESERVED = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+RESERVED = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 """Fields of a request's body that the load generator sets."""
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -202,7 +202,7 @@ def _own(line: str) -> Recorded:
         raise ValueError("exactly one of messages, prompt and input_tokens is wanted")
     for message in found.messages or []:
         msgspec.convert(message, _Message)
-    if taken := sorted(_RESERVED & found.body.keys()):
+    if taken := sorted(RESERVED & found.body.keys()):
         raise ValueError(f"body must not set {taken[0]!r}")
     return Recorded(
         found.at,

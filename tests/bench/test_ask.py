@@ -14,7 +14,9 @@ from tests.bench import scripted
 from tests.helpers.pages import Pages, serving
 
 
-@pytest.mark.parametrize("text", ["http://a:8", "http://a:8/", "http://a:8/v1", "http://a:8/v1/", "a:8", "a:8/v1"])
+@pytest.mark.parametrize(
+    "text", ["http://a:8", "http://a:8/", "http://a:8/v1", "http://a:8/v1/", "a:8", "a:8/v1"]
+)  # fmt: skip
 def test_addresses(text: str) -> None:
     assert ask.base_url(text) == "http://a:8"
 
@@ -23,9 +25,22 @@ def test_a_path_before_v1_is_kept() -> None:
     assert ask.base_url("https://host/openai/v1") == "https://host/openai"
 
 
-def test_another_scheme_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ftp://a"):
-        ask.base_url("ftp://a")
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions/", "/v1/models"])
+def test_an_endpoint_of_the_server_is_taken_for_the_server(path: str) -> None:
+    assert ask.base_url(f"https://host/openai{path}") == "https://host/openai"
+
+
+@pytest.mark.parametrize("text", ["", "http://", "htp://a", "http://a:99999", "http://a:b", "http://[::1", "http://a b", "a:0"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the URL of a server"):
+        ask.base_url(text)
+
+
+@pytest.mark.parametrize("text", ["http://user:pass@a", "http://a?key=pass", "http://a#pass"])
+def test_no_address_holds_a_secret(text: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key") as caught:
+        ask.base_url(text)
+    assert "pass" not in str(caught.value).replace("password", "")
 
 
 def test_an_answer_and_the_key() -> None:

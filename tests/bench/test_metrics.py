@@ -96,12 +96,23 @@ def test_failed_requests() -> None:
     assert (s.valid, s.problems) == (True, ["1 request failed (status), such as: 500"])
 
 
+def test_tokens_of_failed_requests_are_no_answered_requests() -> None:
+    """Half of the requests break off just before their end: half are answered and good, not nearly all."""
+    good = [record(t, t + 0.1, [0.1] * 9) for t in range(10)]
+    broken = [record(t, t + 0.1, [0.1] * 8, error="gone", error_kind="dropped") for t in range(10)]
+    s = summarize([*good, *broken], (0.0, 10.0), {"ttft": 1000})
+    assert (s.completed, s.failed, s.goodput_share) == (10, 10, 0.5)
+    assert s.output_tokens_per_s == pytest.approx(19)
+    assert s.requests_per_s == pytest.approx(1)
+    assert s.goodput_per_s == pytest.approx(1)
+
+
 def test_failures_outside_of_the_window_are_told() -> None:
     s = summarize([A, record(0.2, error="x", error_kind="dropped", counted=False)], WINDOW, {})
     assert s.failed == 0
     assert s.problems == [
         "1 request failed (dropped), such as: x",
-        "of the failed requests, 1 were outside the measured window",
+        "failed outside the measured window: 1 of them",
     ]
 
 

@@ -10,7 +10,7 @@ from forno.bench.client import Target, open_session
 from forno.bench.probe import counter, describe, find_model, settle
 from forno.bench.workload import Call
 from forno.errors import ConfigError
-from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, reply, serving, stream, usage, whole
+from tests.bench.scripted import ANSWER, DONE, FINISH, Request, Script, Send, delta, piece, reply, serving, stream, usage, whole
 
 CALL = Call(2, ({"role": "user", "content": "What is an oven?"},))
 FIELDS = {"temperature": 0.0, "ignore_eos": True, "cache_salt": "x"}
@@ -33,6 +33,8 @@ async def test_the_only_model() -> None:
         ({"data": [{"id": 7}, "x", None]}, "does not say which model"),
         ([1], "does not say which model"),
         (b"<html>", "does not say which model"),
+        ({"data": 5}, "no list of models"),
+        ({"data": {"id": "a"}}, "no list of models"),
     ],
 )
 async def test_no_only_model(body: Any, message: str) -> None:
@@ -43,6 +45,25 @@ async def test_no_only_model(body: Any, message: str) -> None:
 async def test_no_api_at_this_address() -> None:
     with pytest.raises(ConfigError, match="no OpenAI API at"):
         await model_of(lambda request: Send(reply({"error": "x"}, "404 Not Found")))
+
+
+async def test_a_redirection_is_named_not_followed() -> None:
+    head = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: https://elsewhere/v1/models\r\ncontent-length: 0\r\n\r\n"
+    with pytest.raises(ConfigError, match=r"307 redirects to https://elsewhere"):
+        await model_of(lambda request: Send(head))
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, b""])
+async def test_what_is_no_http(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="no answer from http"):
+        await model_of(lambda request: Send(data, close=True))
+
+
+async def test_a_body_without_end_is_read_so_far_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forno.bench.probe.MAX_BODY", 1000)
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    with pytest.raises(ConfigError, match="no list of models"):
+        await model_of(lambda request: Send(head + piece(b"x" * 2000), hang=True))
 
 
 async def test_nobody_listens() -> None:

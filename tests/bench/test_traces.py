@@ -132,8 +132,35 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read(path)
 
 
+PIECES = [
+    *b'",{}[]:\r\n\x00\\\x85\x1c',
+    *AZURE.encode().split(b","),
+    *MOONCAKE.encode().split(b" "),
+    b"9" * 5000,
+    b"1e999",
+    b"NaN",
+]
+PIECES = [bytes([piece]) if isinstance(piece, int) else piece for piece in PIECES]
+PIECES += [
+    b"0001-01-01T00:00:00+23:59,1,1",
+    b"9999-12-31T23:59:59-23:59,1,1",
+    b"\xd9\xa3",
+    b"\xc2\xb2",
+    b"\xe2\x80\xa8",
+    b"\\ud800",
+]
+"""What formats are made of, and what parsers stumble over."""
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(format=st.sampled_from(traces.FORMATS), data=st.one_of(st.binary(max_size=80), st.text(max_size=80).map(str.encode)))
+@given(
+    format=st.sampled_from(traces.FORMATS),
+    data=st.one_of(
+        st.binary(max_size=80),
+        st.text(max_size=80).map(str.encode),
+        st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join),
+    ),
+)
 def test_any_bytes_are_read_or_refused(tmp_path: Path, format: str, data: bytes) -> None:
     head = {"azure": AZURE, "mooncake": MOONCAKE, "jsonl": OWN}.get(format, "")
     with suppress(ConfigError):

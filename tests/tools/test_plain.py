@@ -12,10 +12,10 @@ from forno.__main__ import main
 from forno.tools import explain
 from forno.tools.plain import REPLACEMENT, plain
 from forno.tools.watch import Watch
+from tests.helpers.pages import serving
 from tests.tools import fake_state
 from tests.tools.test_explain import request
 from tests.tools.test_panels import drawn
-from tests.tools.test_watch import Pages, serving
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
@@ -49,7 +49,7 @@ def test_it_is_found_wherever_it_is(value: Any) -> None:
 def test_top_shows_any_id(id: str) -> None:
     state = fake_state.state(running=2, waiting=1)
     state["requests"][0]["id"] = id
-    with serving(Pages(state, fake_state.metrics())) as pages:
+    with serving(fake_state.pages(state, fake_state.metrics())) as pages:
         shown = Watch(pages.url).ask(0.0).raw
     assert shown["requests"][0]["id"] == id, "--json has what the server said"
     lines = drawn(plain(state))

@@ -65,7 +65,7 @@ def test_it_keeps_trying_until_interrupted(form: list[str], capsys: pytest.Captu
     [
         (["--interval", "0"], "--interval must be 0.1 to 3600 seconds"),
         (["--interval", "nan"], "--interval must be"),
-        (["--url", "ftp://localhost:8000"], "must start with http"),
+        (["--url", "ftp://localhost:8000"], "is not the URL of a server"),
     ],
 )
 def test_bad_options(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,13 @@ Without one of those words it measures. A word's module is imported only when it
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from forno.bench.extra import EXTRAS, need
+from forno.errors import ResultError
 from forno.options import Parser
 from forno.tools.bench import run as measuring
 
@@ -53,5 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the word says; returns the exit status."""
-    return int(args.run_word(args))
+    """Do what the word says; returns the exit status. What the system refuses, and a package that is not there, are said."""
+    try:
+        status = int(args.run_word(args))
+        sys.stdout.flush()  # a full disk is an error here, not a remark at the interpreter's end
+        return status
+    except ModuleNotFoundError:
+        need(*EXTRAS)
+        raise
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ResultError(f"{error.filename or 'standard output'}: {error.strerror or error}") from error

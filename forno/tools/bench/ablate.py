@@ -15,7 +15,7 @@ import msgspec
 
 from forno import __version__
 from forno.bench import slo
-from forno.bench.ablate.arms import Arm, chosen, combined, every_arm
+from forno.bench.ablate.arms import BASELINE, Arm, chosen, combined, every_arm
 from forno.bench.ablate.outcome import Found, Objective, candidates, compare, said
 from forno.bench.ablate.report import Ablation, Best, Line, explain, line_of, print_ablation
 from forno.bench.ablate.study import Measured, Plan, Study
@@ -27,6 +27,7 @@ from forno.bench.progress import Progress
 from forno.config import DEFAULT_MODEL
 from forno.errors import ConfigError, ModelError
 from forno.tools.bench import knobs
+from forno.tools.bench.checks import check_writable
 from forno.tools.bench.facts import facts_of
 from forno.tools.bench.session import INTERRUPTED, TERMINATED, console, stop_on_interrupt
 
@@ -63,28 +64,46 @@ def run(args: argparse.Namespace) -> int:
     """Measure, explain, recommend; returns the exit status."""
     plan = plan_of(args)
     base = facts_of(plan.model, plan.flags)
+    for model in args.also_model:
+        facts_of(model, plan.flags)  # a file that is not there is said now, not in the middle
     arms = chosen(every_arm(base.formats, args.each_pass, args.also_model), args.only, args.skip)
     if args.list:
         for arm in arms:
             print(f"{arm.name:20} {arm.technique:12} {' '.join(arm.flags) or arm.model}")
         return 0
     need("aiohttp", *([] if args.json else ["rich"]), what="forno bench ablate")
+    if args.output_dir is not None:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        check_writable(args.output_dir / f"{BASELINE}.json")
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         ablation = run_loop(lambda: _ablate(plan, arms, args, started))
     except asyncio.CancelledError:
         return TERMINATED
+    except _Interrupted as error:
+        print(f"forno bench ablate: {error}", file=sys.stderr)
+        return INTERRUPTED
     if args.json:
         sys.stdout.write(msgspec.json.encode(ablation).decode() + "\n")
     else:
         print_ablation(ablation, console())
-    return INTERRUPTED if ablation.interrupted else 0
+    sys.stdout.flush()
+    if ablation.interrupted:
+        return INTERRUPTED
+    failed = [line.found.arm.title for line in ablation.arms if line.error]
+    if failed:
+        print(f"forno bench ablate: not measured: {'; '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+class _Interrupted(Exception):
+    """The user stopped it before there was anything to show."""
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """Raises ``ConfigError`` for options that mean nothing."""
-    if args.rounds < 1 or args.num_prompts < 0 or args.rate < 0:
-        raise ConfigError("--rounds must be at least 1, --num-prompts and --rate at least 0")
+    if args.rounds < 1 or args.num_prompts < 0 or args.rate < 0 or not args.max_kl >= 0:
+        raise ConfigError("--rounds must be at least 1, --num-prompts, --rate and --max-kl at least 0")
     load = Open((Stage(args.rate),), "poisson") if args.rate else Closed(args.concurrency)
     clients = args.concurrency if isinstance(load, Closed) else max(1, round(2 * args.rate))
     count = args.num_prompts or PER_CLIENT * clients
@@ -96,8 +115,15 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rounds=args.rounds,
         slo=slo.parse(" ".join(args.slo)) if args.slo else {},
         seed=args.seed,
-        flags=tuple(shlex.split(args.serve)),
+        flags=_split(args.serve),
     )
+
+
+def _split(options: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(options))
+    except ValueError as error:
+        raise ConfigError(f"--serve {options!r}: {error}") from None
 
 
 async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, started: str) -> Ablation:
@@ -112,7 +138,7 @@ async def _ablate(plan: Plan, arms: Sequence[Arm], args: argparse.Namespace, sta
     try:
         baseline, others = await study.measure(arms)
         if not baseline.visits:
-            raise ConfigError("interrupted before a round was finished: there is nothing to compare")
+            raise _Interrupted("interrupted before a round was finished: there is nothing to compare")
         alone, found = compare(baseline, others)
         ablation = _told(plan, baseline, others, alone, found, started)
         ablation.interrupted = study.stopped
@@ -185,7 +211,6 @@ async def _best(
 
 
 def _write(plan: Plan, everyone: Sequence[Measured], folder: Path, started: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for measured in everyone:
         if measured.visits:
             result = measured.result(plan, f"forno bench ablate {__version__}", started)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from forno import env
 from forno.bench import slo
 from forno.bench.arrivals import FORMS, PROCESSES
 from forno.bench.client import Timeouts
 from forno.bench.metrics import MAX_LAG_MS
+from forno.bench.traces import RESERVED
 from forno.tools.bench import knobs
 
 
@@ -29,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _server_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--url", "--base-url", default="http://127.0.0.1:8000", help="The server (default: http://127.0.0.1:8000).")
+    add("--url", "--base-url", type=_text, default="http://127.0.0.1:8000", help="The server (default: http://127.0.0.1:8000).")
     add("--model", default="", help="Its name for the model (default: the only one that /v1/models lists).")
     add("--api-key", default="", help=f"Sent as bearer token (default: {env.API_KEY.name}).")
     add("--endpoint", choices=("chat", "completions"), default="chat", help="Which API is loaded (default: chat).")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0).")
+    add("--temperature", type=_at_least_0, default=0.0, help="0 is greedy (default: 0).")
     add(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -51,13 +53,13 @@ def _server_options(group: argparse._ArgumentGroup) -> None:
 
 def _load_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--concurrency", "--max-concurrency", default="", metavar="N,N", help="Closed loop: clients, one run each.")
-    add("--rate", "--request-rate", default="", metavar="R,R", help="Open loop: requests per second, one run each.")
-    add("--steps", "--ramp", default="", metavar="STEPS", help=f"Open loop in one run: {FORMS}.")
-    add("--trace", default="", metavar="FILE", help="Replay a trace: the same as --workload trace --path FILE.")
+    add("--concurrency", "--max-concurrency", type=_text, metavar="N,N", help="Closed loop: clients, one run each.")
+    add("--rate", "--request-rate", type=_text, metavar="R,R", help="Open loop: requests per second, one run each.")
+    add("--steps", "--ramp", type=_text, metavar="STEPS", help=f"Open loop in one run: {FORMS}.")
+    add("--trace", type=_text, metavar="FILE", help="Replay a trace: the same as --workload trace --path FILE.")
     add("--arrivals", choices=PROCESSES, default="", help="Of an open loop (default: poisson; gamma with --burstiness).")
     add("--burstiness", type=_positive, default=1.0, metavar="B", help="Of gamma arrivals: below 1 in bursts, above 1 evenly.")
-    add("--ramp-up", type=float, default=0.0, metavar="S", help="Closed loop: start the clients over so many seconds.")
+    add("--ramp-up", type=_at_least_0, default=0.0, metavar="S", help="Closed loop: start the clients over so many seconds.")
 
 
 def _extent_options(group: argparse._ArgumentGroup) -> None:
@@ -72,7 +74,7 @@ def _extent_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="Requests before those that count (default: one per client, or what comes in 2 s).",
     )
-    add("--warmup-seconds", type=float, default=0.0, metavar="S", help="Seconds before anything counts (default: 0).")
+    add("--warmup-seconds", type=_at_least_0, default=0.0, metavar="S", help="Seconds before anything counts (default: 0).")
     add("--repeats", type=_count, default=1, metavar="N", help="Runs of each load, in turns, with other prompts (default: 1).")
     add("--seed", type=int, default=0, help="Same seed, same prompts and arrivals (default: 0).")
     add(
@@ -93,19 +95,26 @@ def _slo_options(group: argparse._ArgumentGroup) -> None:
         choices=("rate", "concurrency"),
         help="Search for the highest rate (or number of clients) that still meets the SLO.",
     )
-    add("--capacity-share", type=float, default=95.0, metavar="PERCENT", help="Of requests that must meet it (default: 95).")
-    add("--capacity-tolerance", type=float, default=10.0, metavar="PERCENT", help="Of the capacity found (default: 10).")
+    add("--capacity-share", type=_percent, default=95.0, metavar="PERCENT", help="Of requests that must meet it (default: 95).")
+    add("--capacity-tolerance", type=_positive, default=10.0, metavar="PERCENT", help="Of the capacity found (default: 10).")
 
 
 def _output_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--output", type=Path, default=None, metavar="FILE", help="Write the result as JSON, for compare and report.")
-    add("--csv", type=Path, default=None, metavar="FILE", help="Write a row per run.")
-    add("--html", type=Path, default=None, metavar="FILE", help="Write a report with plots.")
+    add("--output", type=_path, default=None, metavar="FILE", help="Write the result as JSON, for compare and report.")
+    add("--csv", type=_path, default=None, metavar="FILE", help="Write a row per run.")
+    add("--csv-requests", type=_path, default=None, metavar="FILE", help="Write a row per request.")
+    add("--html", type=_path, default=None, metavar="FILE", help="Write a report with plots.")
     add("--json", action="store_true", help="Print the result as JSON instead of a table.")
     add("--progress", action=argparse.BooleanOptionalAction, default=True, help="Show progress on stderr (default: on).")
     add("--metrics", action=argparse.BooleanOptionalAction, default=True, help="Read the server's /metrics, twice a second.")
-    add("--max-failures", type=int, default=0, metavar="N", help="Failed requests without a failing exit status (default: 0).")
+    add(
+        "--max-failures",
+        type=_count_or_none,
+        default=0,
+        metavar="N",
+        help="Failed requests without a failing exit status (default: 0).",
+    )
     add(
         "--max-lag",
         type=_positive,
@@ -122,6 +131,30 @@ def _positive(text: str) -> float:
     return value
 
 
+def _at_least_0(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
+    return value
+
+
+def _percent(text: str) -> float:
+    if (value := _positive(text)) > 100:
+        raise argparse.ArgumentTypeError(f"must be at most 100, got {text}")
+    return value
+
+
+def _text(text: str) -> str:
+    """Nobody asks for nothing on purpose: an unset variable of a script does."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def _path(text: str) -> Path:
+    return Path(_text(text))
+
+
 def _count(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
@@ -136,9 +169,11 @@ def _count_or_none(text: str) -> int:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise argparse.ArgumentTypeError(f"is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object")
+    if taken := sorted(RESERVED & value.keys()):
+        raise argparse.ArgumentTypeError(f"must not set {taken[0]!r}, which the load generator does")
     return value

@@ -20,6 +20,8 @@ from forno.tools.bench import knobs
 
 MIN_REQUESTS, PER_CLIENT = 48, 4
 """A closed loop's counted requests, unless told: so many, and so many for each client."""
+MOST_CLIENTS = 60_000
+"""More connections than one address has ports for them."""
 OPEN_SECONDS = 30.0
 WARMUP_SECONDS = 2.0
 """Of an open loop: its warm-up requests, unless told, are those that come in this time."""
@@ -90,6 +92,6 @@ def _loads(args: argparse.Namespace, workload: Workload) -> list[Load]:
     if args.rate:
         return [Open((Stage(rate),), process, args.burstiness) for rate in _numbers(args.rate, "--rate")]
     clients = _numbers(args.concurrency or "1,8,32", "--concurrency")
-    if any(value != int(value) for value in clients):
-        raise ConfigError(f"--concurrency {args.concurrency!r}: clients are whole numbers")
+    if not all(abs(value) <= MOST_CLIENTS and value == int(value) for value in clients):
+        raise ConfigError(f"--concurrency {args.concurrency!r}: clients are whole numbers from 1 to {MOST_CLIENTS}")
     return [Closed(int(value), args.ramp_up) for value in clients]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
+import resource
 import shlex
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +17,18 @@ from pathlib import Path
 import msgspec
 
 from forno import __version__
-from forno.bench import measures
+from forno.bench import csv, measures
+from forno.bench.arrivals import Closed
 from forno.bench.bench import Bench, prepare, run_loop
 from forno.bench.client import open_session
 from forno.bench.extra import need
+from forno.bench.numbers import plural
 from forno.bench.probe import describe, find_model
 from forno.bench.progress import Progress
 from forno.bench.records import Result, Run
 from forno.bench.table import print_result
-from forno.errors import ConfigError
+from forno.errors import ConfigError, ResultError
+from forno.tools.bench.checks import check_writable
 from forno.tools.bench.options import add_arguments
 from forno.tools.bench.plan import Plan, plan_of
 from forno.tools.bench.search import search
@@ -30,39 +36,80 @@ from forno.tools.bench.session import INTERRUPTED, console, stop_on_interrupt
 
 __all__ = ["add_arguments", "run"]
 
+OTHER_FILES = 64
+"""Open files that are no connections of clients."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Measure; returns the exit status."""
     plan = plan_of(args)
-    need("aiohttp", *([] if args.json else ["rich"]), *(["matplotlib"] if args.html else []))
-    for path in (args.output, args.csv, args.html):
-        _check_writable(path)
+    _check(plan)
     result = run_loop(lambda: _measure(plan))
-    if args.output:
-        args.output.write_bytes(msgspec.json.encode(result))
+    unwritten = [text for path, write in _writers(result, args) if (text := _written(path, write))]
     if args.json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
         print_result(result, console())
-    _write_others(result, args)
+    sys.stdout.flush()
+    if unwritten:
+        raise ResultError("; ".join(unwritten))
     return _status(result, args)
 
 
-def _check_writable(path: Path | None) -> None:
-    """Before the measuring, not after it."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"cannot write {path}: is there a directory {path.parent}, and may you write in it?")
+def _check(plan: Plan) -> None:
+    """Whatever would be found missing after the measuring is said before it."""
+    args = plan.args
+    paths = [path for path in (args.output, args.csv, args.csv_requests, args.html) if path is not None]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError("--output, --csv, --csv-requests and --html need files of their own")
+    for path in paths:
+        check_writable(path)
+    need("aiohttp", *([] if args.json else ["rich"]), *(["matplotlib"] if args.html else []))
+    try:
+        shlex.join(sys.argv).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the command line holds bytes that are not UTF-8 text, and no result file could hold it") from None
+    _allow_files(max(load.clients if isinstance(load, Closed) else 0 for load in plan.loads) + OTHER_FILES)
 
 
-def _write_others(result: Result, args: argparse.Namespace) -> None:
-    if args.csv:
-        from forno.bench.csv import write_csv
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files as far as one may; ``ConfigError`` where a closed loop would meet it all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        soft = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        raise ConfigError(
+            f"so many clients need {wanted} open files, and {allowed} are allowed: raise it with ulimit -n {wanted}"
+        )
 
-        write_csv([result], args.csv)
-    if args.html:
+
+def _writers(result: Result, args: argparse.Namespace) -> list[tuple[Path | None, Callable[[Path], object]]]:
+    """Files that are asked for, and what writes them."""
+
+    def html(path: Path) -> None:
         from forno.bench.report import write_html
 
-        write_html([result], args.html)
+        write_html([result], path)
+
+    return [
+        (args.output, lambda path: path.write_bytes(msgspec.json.encode(result))),
+        (args.csv, lambda path: csv.write_csv([result], path)),
+        (args.csv_requests, lambda path: csv.write_requests_csv([result], path)),
+        (args.html, html),
+    ]
+
+
+def _written(path: Path | None, write: Callable[[Path], object]) -> str:
+    """Write a file if it is asked for; returns why it could not be, so that one that fails takes none of the others with it."""
+    try:
+        if path is not None:
+            write(path)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}"
+    return ""
 
 
 async def _measure(plan: Plan) -> Result:
@@ -76,7 +123,7 @@ async def _measure(plan: Plan) -> Result:
     progress = Progress()
     if plan.args.progress:
         bench.watch, bench.finished = progress.begin, progress.report
-    stop_on_interrupt(progress, bench.stop)
+    stop_on_interrupt(progress, bench.stop, signal.SIGINT, signal.SIGTERM)
     runs: list[Run] = []
     capacity = None
     try:
@@ -130,7 +177,7 @@ def _status(result: Result, args: argparse.Namespace) -> int:
     failed = sum(r.error is not None and r.error_kind != "cancelled" for run in result.runs for r in run.requests)
     invalid = [run.load for run in result.runs if not run.summary.valid]
     if invalid:
-        print(f"forno bench: not valid: {', '.join(dict.fromkeys(invalid))}", file=sys.stderr)
+        print(f"forno bench: not valid: {'; '.join(dict.fromkeys(invalid))}", file=sys.stderr)
     if failed > args.max_failures:
-        print(f"forno bench: {failed} requests failed", file=sys.stderr)
+        print(f"forno bench: {plural(failed, 'request')} failed", file=sys.stderr)
     return int(bool(invalid) or failed > args.max_failures)

@@ -39,8 +39,8 @@ async def search(plan: Plan, bench: Bench, runs: list[Run]) -> dict[str, Any]:
         return Verdict(sum(met(r, plan.settings.slo) for r in counted), len(counted), fault)
 
     share, tolerance = plan.args.capacity_share / 100, plan.args.capacity_tolerance / 100
-    start = await _start(plan, bench, whole)
     try:
+        start = await _start(plan, bench, whole)
         return (await find(measure, Search(start, share, tolerance, lowest=1 if whole else LOWEST, whole=whole))).as_dict()
     except _Stopped:
         return {"value": None, "said": "the search was interrupted", "probes": []}
@@ -53,6 +53,8 @@ async def _start(plan: Plan, bench: Bench, whole: bool) -> float:
         return 1.0
     clients = CALIBRATION.clients
     calibration = await bench.measure(CALIBRATION, Extent(requests=3 * clients, warmup_requests=clients))
+    if bench.stopped:
+        raise _Stopped
     return max(float(f"{calibration.summary.requests_per_s / 2:.2g}"), LOWEST)
 
 

@@ -23,17 +23,20 @@ def console() -> Console:
     """For results, on stdout."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False)
 
 
-def stop_on_interrupt(progress: Progress, stop: Callable[[], None]) -> None:
-    """The first Ctrl-C calls ``stop``, which ends with what is there; a second one leaves at once."""
+def stop_on_interrupt(progress: Progress, stop: Callable[[], None], *signals: signal.Signals) -> None:
+    """The first Ctrl-C, or other of ``signals``, calls ``stop``, which ends with what is there; a second one leaves at once."""
     loop = asyncio.get_running_loop()
+    caught = signals or (signal.SIGINT,)
 
     def interrupted() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in caught:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.default_int_handler if name is signal.SIGINT else signal.SIG_DFL)
         progress.say("stopping; once more to leave at once")
         stop()
 
-    loop.add_signal_handler(signal.SIGINT, interrupted)
+    for name in caught:
+        loop.add_signal_handler(name, interrupted)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from forno.bench.report.roofline import (
     roofline_page,
     write_roofline,
 )
-from forno.errors import ResultError, UnreachableError
+from forno.errors import ConfigError, ResultError, UnreachableError
 from tests.bench.report.test_page import HOSTILE, check
 
 CEILINGS = {"int8": 2e12, "bf16": 1e12, "fp32": 5e11, "dram": 7e10, "l3": 1.8e11}
@@ -130,7 +132,29 @@ def test_reading_and_writing(tmp_path: Path) -> None:
         read_state(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://", "http://[", "https://127.0.0.1:1/debug/state"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "https://127.0.0.1:1/debug/state"])
 def test_a_server_that_is_not_there(url: str) -> None:
     with pytest.raises(UnreachableError):
         read_state(url)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "http://a b"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not the URL of a server"):
+        read_state(url)
+
+
+def test_a_server_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UnreachableError, match="no HTTP that can be read"):
+            read_state(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()

@@ -15,7 +15,7 @@ from forno.bench.ablate.report import Ablation
 from forno.bench.ablate.study import Measured, Plan
 from forno.bench.arrivals import Closed, Open
 from forno.bench.read import read_result
-from forno.errors import ConfigError
+from forno.errors import ConfigError, ModelError
 from forno.options import Parser
 from forno.tools.bench import ablate
 from forno.tools.bench.facts import facts_of
@@ -68,7 +68,7 @@ def played(
 ) -> Ablation:
     kind = type("Study", (Played,), {"rates": {k.replace("_", "-"): v for k, v in rates.items()}, "again": again})
     monkeypatch.setattr(ablate, "Study", kind)
-    assert ablate.run(parsed("--model", model, "--json", *words)) == 0
+    assert ablate.run(parsed("--model", model, "--json", *words)) == int(0 in rates.values())
     return msgspec.json.decode(capsys.readouterr().out, type=Ablation)
 
 
@@ -79,8 +79,31 @@ def test_options_become_a_plan() -> None:
     open_loop = ablate.plan_of(parsed("--rate", "3", "--num-prompts", "50"))
     assert isinstance(open_loop.load, Open)
     assert (open_loop.load.value, open_loop.extent.requests) == (3.0, 50)
-    with pytest.raises(ConfigError, match="--rounds"):
-        ablate.plan_of(parsed("--rounds", "0"))
+    for words, message in (
+        (("--rounds", "0"), "--rounds"),
+        (("--max-kl", "nan"), "--max-kl"),
+        (('--serve=--a "b',), "--serve"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ablate.plan_of(parsed(*words))
+
+
+def test_a_further_model_that_is_not_there_is_refused_before_anything_starts(model: str) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        ablate.run(parsed("--model", model, "--also-model", "/nowhere.gguf"))
+
+
+def test_a_study_stopped_before_its_first_round_is_no_failure_and_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    class Stopped(Played):
+        async def measure(self, arms: Sequence[Arm]) -> tuple[Measured, list[Measured]]:
+            return Measured(arm=Arm(name="baseline", technique="baseline", title="baseline")), []
+
+    monkeypatch.setattr(ablate, "Study", Stopped)
+    assert ablate.run(parsed("--model", model)) == ablate.INTERRUPTED
+    out, err = capsys.readouterr()
+    assert (out, "nothing to compare" in err) == ("", True)
 
 
 def test_arms_are_listed_without_a_server(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +182,7 @@ def test_result_files_are_written_and_can_be_read(
 
 def test_the_tables_print(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str) -> None:
     monkeypatch.setattr(ablate, "Study", type("Study", (Played,), {"rates": {"static": 60.0, "kv-int8": 0.0}}))
-    assert ablate.run(parsed("--model", model, "--only", "static,kv", "--slo", "ttft=200")) == 0
+    assert ablate.run(parsed("--model", model, "--only", "static,kv", "--slo", "ttft=200")) == 1
     out = capsys.readouterr().out
     assert "static batching" in out
     assert "−40%" in out

@@ -20,7 +20,24 @@ from forno.__main__ import main
 from forno.bench.read import read_result
 from forno.bench.records import Result
 from forno.tools.bench.run import INTERRUPTED
-from tests.bench.scripted import Request, Script, Send, Server, delta, reply, serving, stream, whole
+from tests.bench.scripted import (
+    DONE,
+    END,
+    FINISH,
+    HEAD,
+    Request,
+    Script,
+    Send,
+    Server,
+    delta,
+    event,
+    piece,
+    reply,
+    serving,
+    stream,
+    usage,
+    whole,
+)
 from tests.helpers.gguf_writer import write_tiny_gguf
 
 
@@ -128,6 +145,21 @@ def test_repeats_send_other_prompts_unless_told(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("workload", ["chat", "rag", "turns", "random"])
+def test_a_seed_sends_the_same_bytes_again(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the salt, which keeps a run's prompts out of the prefix cache of the run before; ``--same-prompts`` has none."""
+    sent = []
+    for words in ((), (), ("--same-prompts",)):
+        with server_of() as server:
+            common = ("--num-prompts", "6", "--concurrency", "1", "--warmup", "0", "--no-progress", "--seed", "7")
+            assert main(["bench", "--url", server.url, "--workload", workload, "--max-lag", "10000", *common, *words]) == 0
+        bodies = [dict(r.body) for r in server.requests if r.body.get("stream")][1:7]
+        assert len({body.pop("cache_salt", "none") for body in bodies}) == 1
+        sent.append(json.dumps(bodies))
+    assert len(set(sent)) == 1
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("words", "load"),
     [
@@ -190,8 +222,90 @@ def test_failures_are_reported_and_the_status_says_so(name: str, capsys: pytest.
     out, err = capsys.readouterr()
     assert status == 1
     assert message in " ".join(out.split())
-    assert "requests failed" in err
+    assert "failed" in err
     assert "failed" in out
+
+
+LARGE = 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (stream(delta("a"), FINISH, usage(prompt_tokens=LARGE), DONE), "usage makes no sense"),
+        (stream(delta("a"), FINISH, usage(prompt_tokens=10**400), DONE), "usage makes no sense"),
+        (stream(delta("a"), FINISH, usage(completion_tokens=LARGE), DONE), "usage makes no sense"),
+        (stream(delta("a"), event({"timings": {"queue_ms": -1e300}}), DONE), "makes no sense"),
+        (HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + piece(b"\x1f\x8b") + END, "compressed (gzip)"),
+        (b"HTTP/1.1 302 Found\r\nlocation: http://b/\r\ncontent-length: 0\r\n\r\n", "it redirects to http://b/"),
+    ],
+)
+def test_numbers_and_forms_that_no_answer_has(
+    answer: bytes, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "r.json"
+    status, out, _ = bench(failing(lambda request: Send(answer), 3), "--output", str(path), "--json", capsys=capsys)
+    assert status == 1
+    assert message in out
+    assert read_result(path).runs[0].summary.failed  # what is written can be read
+
+
+def test_markup_in_a_models_name_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = bench(whole, "--model", "[/bold] [red]m", capsys=capsys)
+    assert status == 0
+    assert "[/bold] [red]m at http" in out
+
+
+def test_a_row_per_request(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    assert bench(whole, "--csv-requests", str(path), capsys=capsys)[0] == 0
+    header, *rows = path.read_text().splitlines()
+    assert "ttft_ms" in header
+    assert len(rows) >= 6
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("option", ["--output", "--csv", "--csv-requests", "--html"])
+def test_a_full_disk_takes_no_other_result_with_it(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    other = ("--csv" if option == "--output" else "--output", str(tmp_path / "other"))
+    status, out, err = bench(whole, option, str(FULL), *other, capsys=capsys)
+    assert status == 1
+    assert "output tok/s" in out
+    assert (tmp_path / "other").stat().st_size
+    assert err == "forno bench: cannot write /dev/full: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--output", "{}/none/r.json"), "there is no directory"),
+        (("--html", "{}"), "it is a directory"),
+        (("--csv", "{}/same", "--output", "{}/./same"), "files of their own"),
+    ],
+)
+def test_files_are_looked_at_before_the_measuring(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", "--url", "127.0.0.1:1", *(word.format(tmp_path) for word in words)]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["aiohttp", "rich", "matplotlib"])
+def test_a_package_that_is_missing_is_named(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["bench", "--url", "127.0.0.1:1", "--html", str(tmp_path / "r.html")]) == 1
+    assert capsys.readouterr().err == f'forno bench: forno bench needs {package}: pip install "forno[bench]"\n'
+
+
+def test_more_clients_than_files_may_be_open(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (256, 256))
+    assert main(["bench", "--url", "127.0.0.1:1", "--concurrency", "8,1000"]) == 1
+    assert "ulimit -n 1064" in capsys.readouterr().err
 
 
 def test_some_failures_may_be_allowed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,14 +331,15 @@ def test_a_server_that_dies_ends_the_run(capsys: pytest.CaptureFixture[str]) -> 
     assert "the run was given up: 50 requests failed in a row" in " ".join(out.split())
 
 
-def test_ctrl_c_reports_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """The server presses it, on the tenth request."""
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reports_what_is_there(sign: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server sends it, on the tenth request."""
     seen = [0]
 
     def script(request: Request) -> Send:
         seen[0] += bool(request.body.get("stream"))
         if seen[0] == 10:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), sign)
             return Send(hang=True)
         return whole(request)
 
@@ -236,6 +351,24 @@ def test_ctrl_c_reports_what_is_there(capsys: pytest.CaptureFixture[str]) -> Non
     assert result.runs[0].summary.completed > 0
     assert any("interrupted" in problem for problem in result.runs[0].summary.problems)
     assert "once more to leave at once" in err
+
+
+def test_a_signal_while_a_search_calibrates_ends_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = [0]
+
+    def script(request: Request) -> Send:
+        seen[0] += bool(request.body.get("stream"))
+        if seen[0] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return whole(request) if seen[0] < 5 else Send(hang=True)
+
+    words = ("bench", "--find-capacity", "--slo", "ttft=1e6", "--no-progress", "--json")
+    with server_of(script) as server:
+        status = main([*words, "--url", server.url])
+    result = msgspec.json.decode(capsys.readouterr().out, type=Result)
+    assert status == INTERRUPTED
+    assert result.capacity is not None
+    assert result.capacity["said"] == "the search was interrupted"
 
 
 def test_capacity(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,6 +440,10 @@ def test_other_words_say_it_too(
         (("--concurrency", "2", "--rate", "3"), "contradict each other"),
         (("--concurrency", "two"), "write numbers"),
         (("--concurrency", "1.5"), "whole numbers"),
+        (("--concurrency", "nan"), "whole numbers"),
+        (("--concurrency", "inf"), "whole numbers"),
+        (("--concurrency", "1e9"), "whole numbers"),
+        (("--url", "http://u:p@a"), "--api-key"),
         (("--concurrency", "0"), "at least 1 client"),
         (("--rate", "-3"), "between 0 and 1e6"),
         (("--steps", "fast"), "cannot read 'fast'"),
@@ -331,13 +468,38 @@ def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], message: str, c
 
 
 @pytest.mark.parametrize(
-    "words", [("--num-prompts", "0"), ("--duration", "-1"), ("--extra-body", "{"), ("--extra-body", "[1]"), ("--warmup", "-2")]
+    "words",
+    [
+        ("--num-prompts", "0"),
+        ("--duration", "-1"),
+        ("--extra-body", "{"),
+        ("--extra-body", "[1]"),
+        ("--warmup", "-2"),
+        ("--warmup-seconds", "nan"),
+        ("--ramp-up", "-1"),
+        ("--temperature", "inf"),
+        ("--max-failures", "-1"),
+        ("--capacity-share", "101"),
+        ("--capacity-tolerance", "nan"),
+        ("--rate", ""),
+        ("--concurrency", " "),
+        ("--extra-body", '{"stream": false}'),
+        ("--extra-body", '{"x": NaN}'),
+        ("--output-tokens", "32"),
+    ],
 )
 def test_wrong_values_are_status_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["bench", *words])
     assert stop.value.code == 2
     assert words[0] in capsys.readouterr().err
+
+
+def test_an_unknown_flags_value_is_not_taken_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--outpt", "32"), ("--outpt", "compare")):
+        with pytest.raises(SystemExit):
+            main(["bench", *words])
+        assert "unknown option --outpt; did you mean --output?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("compare", "--help"), ("report", "--help")])
