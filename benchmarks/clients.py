@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.processes import as_flags
+
 OURS = "forno bench"
 REPORT = "forno.json"
 
@@ -96,8 +98,7 @@ class FornoBench:
             "--max-lag": 1000,  # a disturbed round is to be seen in the comparison, not to end it
             "--output": folder / REPORT,
         }
-        flags = [str(part) for pair in options.items() for part in pair]
-        return [sys.executable, "-m", "forno", "bench", *flags, "--no-repeat", "--no-progress", "--no-metrics"]
+        return [sys.executable, "-m", "forno", "bench", *as_flags(options), "--no-repeat", "--no-progress", "--no-metrics"]
 
     def read(self, load: Load, folder: Path, output: str) -> Said:
         """From the requests themselves: its summary leaves out how a load begins and ends, which others count."""
@@ -134,7 +135,7 @@ class LoadGen:
             "--prompts": write_calls(load, folder),
             "-c": load.clients,
         }
-        return [sys.executable, "-m", "benchmarks.loadgen", *(str(part) for pair in options.items() for part in pair)]
+        return [sys.executable, "-m", "benchmarks.loadgen", *as_flags(options)]
 
     def read(self, load: Load, folder: Path, output: str) -> Said:
         """Its time to first token counts connecting, as every request has a connection of its own."""

@@ -9,10 +9,10 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 STOP_LIMIT = 20.0
 """Seconds that a process may take to end when it is asked to."""
@@ -22,6 +22,11 @@ _PAGE = 1024  # /proc counts memory in KiB
 
 class ChildError(RuntimeError):
     """A child failed; the message holds its last words."""
+
+
+def as_flags(options: Mapping[str, Any]) -> list[str]:
+    """Options and their values as the words of a command."""
+    return [str(part) for pair in options.items() for part in pair]
 
 
 @contextmanager

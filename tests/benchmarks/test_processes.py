@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import processes
-from benchmarks.processes import ChildError, child, cpu_seconds, family, output, resident_mib
+from benchmarks.processes import ChildError, as_flags, child, cpu_seconds, family, output, resident_mib
 
 NEST = """
 import subprocess, sys
@@ -106,3 +106,7 @@ def test_a_process_that_is_gone_counts_nothing() -> None:
         process.wait()
     assert cpu_seconds(process.pid) == 0
     assert resident_mib(process.pid) == 0
+
+
+def test_options_become_words() -> None:
+    assert as_flags({"--port": 80, "-c": Path("a b")}) == ["--port", "80", "-c", "a b"]

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from forno.engine.stream import children
 from forno.request import Request, SamplingParams
-
-
-class Any:
-    """A constraint that allows everything."""
-
-    def fill_mask(self, mask: object) -> None:
-        pass
-
-    def accept(self, token: int) -> None:
-        pass
-
-    def is_done(self) -> bool:
-        return False
+from tests.helpers.any_token import AnyToken
 
 
 def test_children_have_ids_seeds_and_constraints_of_their_own_and_one_group() -> None:
-    made = children(Request("a", (1, 2), SamplingParams(seed=7)), 3, Any)
+    made = children(Request("a", (1, 2), SamplingParams(seed=7)), 3, AnyToken)
     assert [c.id for c in made] == ["a-0", "a-1", "a-2"]
     assert [c.sampling.seed for c in made] == [7, 8, 9]
     assert {c.group for c in made} == {"a"}

@@ -13,6 +13,7 @@ from forno.observe.explanation import Explanation
 from forno.observe.recorder import Recorder
 from forno.request import Request, RequestOutput, SamplingParams, StepPlan, StepResult
 from forno.scheduler import Scheduler
+from tests.helpers.any_token import AnyToken
 from tests.helpers.fake_runner import FakeRunner, some_tokens
 
 BLOCK = 4
@@ -29,19 +30,6 @@ class Clock:
     def __call__(self) -> float:
         self.now += 1e-6
         return self.now
-
-
-class AnyToken:
-    """A constraint that allows everything."""
-
-    def fill_mask(self, mask: object) -> None:
-        pass
-
-    def accept(self, token: int) -> None:
-        pass
-
-    def is_done(self) -> bool:
-        return False
 
 
 class TimedRunner(FakeRunner):

@@ -18,7 +18,7 @@ MOST = 60
 """Bars of a figure."""
 BAR = 6
 """Pixels of one."""
-QUEUED, PREFILL, DECODE, LAG = plotting.PALETTE[1], plotting.PALETTE[4], plotting.PALETTE[0], plotting.BAD
+QUEUED, PREFILL, DECODE = plotting.PALETTE[1], plotting.PALETTE[4], plotting.PALETTE[0]
 
 
 def shown_requests(run: Run) -> list[RequestRecord]:
